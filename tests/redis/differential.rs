@@ -259,8 +259,6 @@ impl Pair {
             }
             Step::Add(index, units) => self.change(index, |permit| permit.add(units)).await?,
             Step::GiveBack(index, units) => self.change(index, |permit| permit.give_back(units)).await?,
-            // Redis keeps the windows that waiters of a sliding window have opened until they end.
-            Step::Abandon(_) if self.has_sliding_window() => {}
             Step::Abandon(index) => return self.abandon(index).await,
             Step::Reload => {
                 self.edition = 1 - self.edition;
@@ -275,11 +273,6 @@ impl Pair {
             self.wait_until_idle().await;
         }
         Ok(Ok(()))
-    }
-
-    fn has_sliding_window(&self) -> bool {
-        let quotas = self.policies.editions.iter().flat_map(Policy::rules).flat_map(Rule::tiers);
-        quotas.into_iter().any(|quota| quota.counted_by() == Algorithm::SlidingWindow)
     }
 
     async fn change(&mut self, index: usize, change: impl Fn(&Permit)) -> Result<(), TestCaseError> {
@@ -461,4 +454,35 @@ fn delays_as_local_does() {
             cases.runtime.block_on(waits(algorithm));
         }
     }
+}
+
+/// Follows one schedule with one quota of 4 units in 20 ms.
+fn follows(algorithm: Algorithm, steps: &[Step]) {
+    let cases = Cases::new(false);
+    let rule = Rule::new("directed").tier(Quota::new(4, Duration::from_millis(20)).algorithm(algorithm));
+    let policy = Policy::new().rule(rule.on_backend_failure(FailureMode::Closed));
+    let policies =
+        Policies { editions: [policy.clone(), policy], in_flight: false, whole: algorithm != Algorithm::SlidingWindow };
+    cases.runtime.block_on(cases.follow(policies, steps)).unwrap();
+    assert_eq!(cases.diverged.load(Ordering::Relaxed), 0);
+}
+
+const REQUEST: Request = Request { path: "/a", tenant: "acme", cost: 1 };
+
+/// A refund at the time when an older entry's window ends does not remove that entry: it
+/// counts again if the clock is set back.
+#[test]
+fn a_refund_sweeps_no_entry_of_a_log() {
+    let charged = [Step::Check(REQUEST), Step::Pass(10_000), Step::Acquire(REQUEST, 0), Step::Pass(10_000)];
+    let refunded = [Step::Refund(0), Step::Back(1), Step::Check(REQUEST)];
+    follows(Algorithm::SlidingLog, &[&charged[..], &refunded[..]].concat());
+}
+
+/// Waiters that leave take the windows with them that they have opened.
+#[test]
+fn a_sliding_window_opens_again_when_its_waiters_leave() {
+    let waiters = vec![Step::Acquire(REQUEST, 1_000_000); 9];
+    let left = [Step::Abandon(8), Step::Abandon(7), Step::Abandon(6), Step::Abandon(5), Step::Abandon(4)];
+    let after = [Step::Check(REQUEST), Step::Pass(12_000), Step::Check(REQUEST), Step::Retry, Step::Check(REQUEST)];
+    follows(Algorithm::SlidingWindow, &[&waiters[..], &left[..], &after[..]].concat());
 }

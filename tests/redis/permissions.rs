@@ -78,6 +78,10 @@ async fn everything(limiter: &RateLimiter, tenant: &str) {
             }
         }
     }
+    // A refund of a log that another request was charged to since.
+    let log = Descriptor::new("/sliding-log").tenant(tenant);
+    let (earlier, _later) = (limiter.acquire(&log, LONG).await.unwrap(), limiter.acquire(&log, LONG).await.unwrap());
+    earlier.refund();
     for path in ["/plain", "/one"] {
         assert!(limiter.check(&Descriptor::new(path).tenant(tenant)).await.is_allowed());
     }

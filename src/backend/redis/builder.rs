@@ -1,5 +1,5 @@
-//! The public builder of [`Redis`]. It gathers settings; `settings` and
-//! `servers` check them.
+//! The public builder of [`Redis`]. It gathers settings; `settings`
+//! checks them.
 //!
 //! Invariant: a backend exists only with settings that were checked.
 
@@ -9,8 +9,7 @@ use tokio::runtime::Handle;
 
 use super::{
     Redis,
-    servers::{ServerConfig, Urls},
-    settings::Settings,
+    settings::{ServerConfig, Settings, Urls},
     transport::{breaker::BreakerSettings, link::Link},
 };
 use crate::error::{BackendError, ConfigError};

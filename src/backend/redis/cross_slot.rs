@@ -15,8 +15,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{
-    executor::Operation,
-    lanes::Lanes,
+    executor::{Lanes, Operation},
     plan::{Change, ChargeIndex, ChargeSet},
 };
 use crate::{

@@ -2,8 +2,7 @@
 //! breaker is open, a cached rejection, a coalesced request, or operations of
 //! the lanes. It neither encodes nor sends.
 //!
-//! Invariant: at most one round trip for a decision in one hash slot, but for
-//! what only `decide.lua` can decide.
+//! Invariant: at most one round trip for a decision in one hash slot.
 
 use std::{
     sync::{
@@ -19,10 +18,9 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::{
     cross_slot::charge_all,
-    executor::{Completion, Operation},
-    lanes::Lanes,
-    leased::{instances::Instances, pools::Pools},
-    plan::{Change, ChargeSet, DefinitionContext, PlanContext, ReceiptOp},
+    executor::{Completion, Lanes, Operation},
+    leased::pools::Pools,
+    plan::{Change, ChargeSet, PlanContext, ReceiptOp},
     rejection_cache::{CachedRejection, RejectionCache},
     transport::link::Link,
 };
@@ -45,7 +43,6 @@ pub(super) struct Dispatcher {
     lanes: Arc<Lanes>,
     pub(super) rejections: RejectionCache<Arc<CachedRejection>>,
     pub(super) pools: Arc<Pools>,
-    pub(super) instances: Arc<Instances>,
     next_request_id: AtomicU64,
 }
 
@@ -55,18 +52,17 @@ impl Dispatcher {
         let lease = if settings.uses_limiter_time { LEASE_BY_LIMITER } else { settings.lease };
         let context = PlanContext {
             prefix: settings.prefix.clone(),
-            definitions: DefinitionContext::new(lease),
+            lease,
+            longest_wait: AtomicU64::new(0),
             uses_limiter_time: settings.uses_limiter_time,
             is_single_slot: !settings.is_cluster(),
         };
         let renewal_interval = lease / 3;
-        let instances = Arc::new(Instances::new());
-        let pools = Pools::new(&settings.prefix, settings.uses_limiter_time, &link.report, &instances);
+        let pools = Pools::new(&settings.prefix, settings.uses_limiter_time, &link.report);
         let dispatcher = Arc::new(Self {
             lanes: Lanes::new(context, &link, &pools),
             rejections: RejectionCache::new(settings.rejection_cache_size, settings.rejection_cache_ttl),
             pools,
-            instances,
             next_request_id: AtomicU64::new(1),
             link,
         });
@@ -160,19 +156,13 @@ impl Dispatcher {
             Ok(split) => split,
             Err(error) => return Decide::Now(Err(error)),
         };
-        match sets.pop() {
-            Some(set) if sets.is_empty() => {
-                let lane = self.lanes.of(request.charges, &set.hash_tag);
-                let completion = lane.submit(Operation::Charge(set), key);
-                Decide::Later(Box::pin(async move { caller.outcome(completion.await) }))
-            }
-            last => {
-                sets.extend(last);
-                let (lanes, link) = (Arc::clone(&self.lanes), Arc::clone(&self.link));
-                let charged = async move { link.deadline.decide(charge_all(lanes, sets, indexes, now)).await };
-                Decide::Later(Box::pin(charged))
-            }
+        if let Some(set) = sets.pop_if(|_| indexes.iter().all(|index| index.set == 0)) {
+            let lane = self.lanes.of(request.charges, &set.hash_tag);
+            let completion = lane.submit(Operation::Charge(set), key);
+            return Decide::Later(Box::pin(async move { caller.outcome(completion.await) }));
         }
+        let (lanes, link) = (Arc::clone(&self.lanes), Arc::clone(&self.link));
+        Decide::Later(Box::pin(async move { link.deadline.decide(charge_all(lanes, sets, indexes, now)).await }))
     }
 
     /// Asks without charging anything. Neither coalesced nor cached.
@@ -188,14 +178,9 @@ impl Dispatcher {
         let lanes = Arc::clone(&self.lanes);
         let lane = Arc::clone(self.lanes.of(request.charges, ""));
         Decide::Later(Box::pin(async move {
-            match sets.pop() {
-                Some(set) if lanes.context.is_single_slot => {
-                    lanes.outcome(lane.submit(Operation::Charge(set), None).await, now)
-                }
-                last => {
-                    sets.extend(last);
-                    charge_all(lanes, sets, indexes, now).await
-                }
+            match sets.pop_if(|_| lanes.context.is_single_slot) {
+                Some(set) => lanes.outcome(lane.submit(Operation::Charge(set), None).await, now),
+                None => charge_all(lanes, sets, indexes, now).await,
             }
         }))
     }

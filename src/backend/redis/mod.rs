@@ -10,9 +10,8 @@
 //! Invariant: imports go one way. Each layer imports only those before it, and
 //! no two files of a layer import each other:
 //!
-//! `sync` < `plan` < `wire` < `transport/breaker` < `settings`, `servers` < `transport` < `leases`,
-//! `leased/pools`, `rejection_cache` < `executor` < `leased/replies` < `batch`, `lanes` <
-//! `cross_slot` < `dispatch`, `cooldowns` < `leased/level` < this file < `builder`
+//! `sync` < `plan` < `wire` < `transport/breaker` < `settings` < `transport` <
+//! `leased/pools`, `rejection_cache` < `executor` < `batch`, `cross_slot` < `dispatch`, `cooldowns` < `leased/level` < this file < `builder`
 //!
 //! The level `leased` needs no second way to the store. A lease of n units is a charge
 //! set that is charged n times: a lane carries it as any other, and what no request
@@ -24,12 +23,9 @@ mod cooldowns;
 mod cross_slot;
 mod dispatch;
 mod executor;
-mod lanes;
 mod leased;
-mod leases;
 mod plan;
 mod rejection_cache;
-mod servers;
 mod settings;
 mod sync;
 #[cfg(test)]
@@ -97,8 +93,7 @@ use crate::{error::BackendError, time::Timestamp};
 ///   to [`rejection_cache_ttl`](RedisBuilder::rejection_cache_ttl), except for
 ///   rules that wait, settle afterwards or limit concurrency; a cached rejection
 ///   needs no round trip. A second round trip is needed if the server has lost
-///   its scripts, if a bucket was last charged under another limit, if a hash
-///   slot has moved, or to check a connection that was idle for a second; and up
+///   its scripts, if a hash slot has moved, or to check a connection that was idle for a second; and up
 ///   to four if a request that may wait is charged in several hash slots.
 /// - **Bounded time.** A decision takes at most the
 ///   [`deadline`](RedisBuilder::deadline), queueing included (for each of the
@@ -262,13 +257,13 @@ impl Redis {
         RedisStats {
             open: link.is_open(),
             memory_lost: link.memory_lost(),
-            instances: self.levels.dispatcher.instances.get(),
+            instances: self.levels.dispatcher.pools.instances.get(),
         }
     }
 
     fn new(link: Arc<Link>) -> Self {
         let (publisher, subscriber) = (Arc::new(Publisher::new(&link)), Arc::new(Subscriber::new(&link)));
-        Self { levels: Arc::new(Levels::new(Dispatcher::new(link))), publisher, subscriber }
+        Self { levels: Levels::start(Dispatcher::new(link)), publisher, subscriber }
     }
 }
 
@@ -322,7 +317,7 @@ impl Extension for Redis {
     }
 
     fn instances(&self) -> u64 {
-        self.levels.dispatcher.instances.get()
+        self.levels.dispatcher.pools.instances.get()
     }
 }
 

@@ -1,8 +1,11 @@
 //! What the tests of pools share: requests of one tenant, by one rule.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
-use super::plan::{DefinitionContext, PlanContext};
+use super::plan::PlanContext;
 use crate::{
     backend::{Charge, Request},
     descriptor::Descriptor,
@@ -24,7 +27,8 @@ pub(super) fn policy(quota: Quota, level: Consistency, interval: Duration) -> Ar
 pub(super) fn context(uses_limiter_time: bool) -> PlanContext {
     PlanContext {
         prefix: "rl".into(),
-        definitions: DefinitionContext::new(Duration::from_secs(30)),
+        lease: Duration::from_secs(30),
+        longest_wait: AtomicU64::new(0),
         uses_limiter_time,
         is_single_slot: true,
     }

@@ -9,7 +9,6 @@
 //! Invariant: a shared cooldown only slows down. It never ends one early.
 
 mod message;
-mod outbox;
 mod publisher;
 mod subscriber;
 

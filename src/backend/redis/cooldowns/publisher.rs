@@ -5,6 +5,7 @@
 //! publishing works again.
 
 use std::{
+    collections::HashMap,
     sync::{
         Arc, Mutex, Once, Weak,
         atomic::{AtomicBool, Ordering},
@@ -12,15 +13,13 @@ use std::{
     time::Duration,
 };
 
+use foldhash::fast::RandomState;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep_until},
 };
 
-use super::{
-    message::{MAX_KEYS, key_of, message},
-    outbox::Outbox,
-};
+use super::message::{MAX_KEYS, key_of, message};
 use crate::{
     backend::{
         CooldownNotice,
@@ -97,11 +96,10 @@ impl Publisher {
             Err(error) if is_permanent(&error) => Some(error),
             // Publishing it twice does no harm.
             Err(_) => {
-                lock(&self.outbox).put_back(batch, Instant::now());
+                lock(&self.outbox).put_back(batch);
                 return Some(RETRY_INTERVAL);
             }
         };
-        lock(&self.outbox).published(batch, Instant::now());
         if self.has_failed.swap(error.is_some(), Ordering::AcqRel) != error.is_some() {
             log_cooldown_sharing(&settings.servers, error.as_ref());
         }
@@ -125,3 +123,56 @@ async fn run(publisher: Weak<Publisher>, due: Arc<Notify>) {
         }
     }
 }
+
+/// The most keys. Those that were published are forgotten first.
+const MAX_KNOWN: usize = 4_096;
+
+/// A cooldown that is longer by at most this is not published again.
+const TOLERANCE: Duration = Duration::from_millis(1);
+
+/// When the cooldown of each key ends, and whether it was published.
+#[derive(Debug, Default)]
+struct Outbox(HashMap<Arc<str>, (Instant, bool), RandomState>);
+
+impl Outbox {
+    /// Whether the cooldown is to be published: not if one as long is known, and not
+    /// if too many are pending.
+    fn put(&mut self, key: String, end: Instant, now: Instant) -> bool {
+        let key: Arc<str> = key.into();
+        let known = self.0.get(&key).map(|(end, _)| *end);
+        if known.is_some_and(|known| end <= known + TOLERANCE) {
+            return false;
+        }
+        if known.is_none() && self.0.len() >= MAX_KNOWN {
+            self.0.retain(|_, (end, is_published)| *end > now && !*is_published);
+        }
+        let has_space = known.is_some() || self.0.len() < MAX_KNOWN;
+        if has_space {
+            self.0.insert(key, (end, false));
+        }
+        has_space
+    }
+
+    /// Takes up to `most` of those that are pending, and forgets all that have ended.
+    fn take(&mut self, most: usize, now: Instant) -> Vec<(Arc<str>, Instant)> {
+        self.0.retain(|_, (end, _)| *end > now);
+        let pending = self.0.iter_mut().filter(|(_, (_, is_published))| !is_published).take(most);
+        let take = |(key, (end, is_published)): (&Arc<str>, &mut (Instant, bool))| {
+            *is_published = true;
+            (Arc::clone(key), *end)
+        };
+        pending.map(take).collect()
+    }
+
+    /// What was taken could not be published.
+    fn put_back(&mut self, batch: Vec<(Arc<str>, Instant)>) {
+        for (key, _) in batch {
+            if let Some((_, is_published)) = self.0.get_mut(&key) {
+                *is_published = false;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -12,12 +12,9 @@ use std::{
     time::Duration,
 };
 
-use redis::{
-    PushInfo, PushKind, Value,
-    aio::{MultiplexedConnection, SendError},
-};
+use redis::{PushInfo, PushKind, Value, aio::MultiplexedConnection};
 use tokio::{
-    sync::Notify,
+    sync::{Notify, mpsc::UnboundedReceiver},
     time::{Instant, sleep_until, timeout},
 };
 
@@ -35,7 +32,7 @@ use crate::{
         },
     },
     error::BackendError,
-    jitter::shorten,
+    jitter::{doubled, shorten},
     observe::log_cooldown_subscription,
 };
 
@@ -56,10 +53,8 @@ pub(crate) struct Subscriber {
     key: String,
     listeners: Mutex<Vec<Weak<dyn CooldownListener>>>,
     started: Once,
-    /// Wakes the task.
-    wake: Arc<Notify>,
-    /// Whether the sorted set is to be read.
-    is_unread: AtomicBool,
+    /// Notified when there is a listener again.
+    added: Arc<Notify>,
     has_failed: AtomicBool,
 }
 
@@ -70,8 +65,7 @@ impl Subscriber {
             key: format!("{}:cooldowns", link.settings.prefix),
             listeners: Mutex::default(),
             started: Once::new(),
-            wake: Arc::default(),
-            is_unread: AtomicBool::new(false),
+            added: Arc::default(),
             has_failed: AtomicBool::new(false),
         }
     }
@@ -79,10 +73,13 @@ impl Subscriber {
     /// Notifies a limiter of cooldowns from now on.
     pub(crate) fn add(self: &Arc<Self>, listener: Weak<dyn CooldownListener>) {
         lock(&self.listeners).push(listener);
-        self.is_unread.store(true, Ordering::Release);
-        self.wake.notify_one();
-        let (weak, wake) = (Arc::downgrade(self), Arc::clone(&self.wake));
-        self.started.call_once(|| self.link.runtime.keep(run(weak, wake)));
+        self.added.notify_one();
+        if self.started.is_completed() {
+            let subscriber = Arc::clone(self);
+            self.link.runtime.spawn(async move { subscriber.read().await });
+        }
+        let (weak, added) = (Arc::downgrade(self), Arc::clone(&self.added));
+        self.started.call_once(|| self.link.runtime.keep(run(weak, added)));
     }
 
     fn has_listeners(&self) -> bool {
@@ -99,18 +96,20 @@ impl Subscriber {
         }
     }
 
-    /// Reads the sorted set if it is unread. Without a reply it stays unread.
-    async fn read(&self) {
-        if !self.is_unread.swap(false, Ordering::AcqRel) {
-            return;
-        }
+    /// Reads the sorted set. `false` if that is to be tried again.
+    async fn read(&self) -> bool {
         let reply = self.link.call(LANE, &Call::new(&READ_COOLDOWNS, [&*self.key], 1, b"")).await;
         let lines = match reply.map(redis::from_redis_value::<Vec<u8>>) {
             Ok(Ok(lines)) => lines,
             // The key holds something else, or may not be read.
-            Ok(Err(_)) => return,
-            Err(error) if is_permanent(&error) => return self.report(Some(&error)),
-            Err(_) => return self.is_unread.store(true, Ordering::Release),
+            Ok(Err(_)) => return true,
+            Err(error) => {
+                let is_permanent = is_permanent(&error);
+                if is_permanent {
+                    self.report(Some(&error));
+                }
+                return is_permanent;
+            }
         };
         let listeners = lock(&self.listeners).clone();
         for (index, line) in String::from_utf8_lossy(&lines).split('\n').enumerate() {
@@ -119,6 +118,7 @@ impl Subscriber {
                 tokio::task::yield_now().await;
             }
         }
+        true
     }
 
     /// Logs that receiving has failed, or works again: each once.
@@ -127,6 +127,17 @@ impl Subscriber {
             log_cooldown_subscription(&self.link.settings.servers, error);
         }
     }
+
+    /// Opens a connection that has subscribed.
+    async fn subscribe(&self) -> Result<Subscription, Failure> {
+        let settings = &self.link.settings;
+        let limit = settings.connect_timeout;
+        let (mut connection, pushes) = open_subscriber(settings, self.link.nodes()).await?;
+        let subscribed = timeout(limit, connection.subscribe(&*self.key)).await;
+        let late = |_| Failure::timeout(format!("not subscribed within {limit:?}"));
+        subscribed.map_err(late)?.map_err(|error| Failure::of(&error))?;
+        Ok(Subscription { connection, pushes, timeout: limit })
+    }
 }
 
 fn notify(listeners: &[Weak<dyn CooldownListener>], notice: &CooldownNotice<'_>) {
@@ -134,97 +145,64 @@ fn notify(listeners: &[Weak<dyn CooldownListener>], notice: &CooldownNotice<'_>)
 }
 
 /// Keeps a subscription open while there are listeners.
-async fn run(subscriber: Weak<Subscriber>, wake: Arc<Notify>) {
+async fn run(subscriber: Weak<Subscriber>, added: Arc<Notify>) {
     let mut failures = 0_u32;
     while let Some(strong) = subscriber.upgrade() {
         if !strong.has_listeners() {
             drop(strong);
-            wake.notified().await;
+            added.notified().await;
             continue;
         }
-        match Subscription::open(&strong).await {
-            Ok(subscription) => {
-                failures = 0;
-                strong.report(None);
-                drop(strong);
-                subscription.run(&subscriber, &wake).await;
-            }
-            Err(failure) => {
-                strong.report(Some(&failure.error));
-                drop(strong);
-            }
-        }
-        let Some(strong) = subscriber.upgrade().filter(|subscriber| subscriber.has_listeners()) else { continue };
         let BreakerSettings { shortest, longest, .. } = strong.link.settings.breaker;
+        let opened = strong.subscribe().await;
+        strong.report(opened.as_ref().err().map(|failure| &failure.error));
         drop(strong);
+        if let Ok(subscription) = opened {
+            failures = 0;
+            subscription.receive(&subscriber).await;
+        }
         // As between the breaker's probes.
-        let delay = shorten(shortest.saturating_mul(1 << failures).min(longest));
-        failures = (failures + 1).min(16);
-        sleep_until(Instant::now() + delay).await;
+        sleep_until(Instant::now() + shorten(doubled(shortest, failures, longest))).await;
+        failures += 1;
     }
 }
 
 /// An open connection that has subscribed.
 struct Subscription {
     connection: MultiplexedConnection,
-    is_lost: Arc<AtomicBool>,
+    pushes: UnboundedReceiver<PushInfo>,
     timeout: Duration,
 }
 
 impl Subscription {
-    async fn open(subscriber: &Arc<Subscriber>) -> Result<Self, Failure> {
-        let settings = &subscriber.link.settings;
-        let limit = settings.connect_timeout;
-        let is_lost = Arc::<AtomicBool>::default();
-        // The connection's task owns the closure, so it must not own the
-        // subscriber.
-        let (receiver, wake, lost) = (Arc::downgrade(subscriber), Arc::clone(&subscriber.wake), Arc::clone(&is_lost));
-        let push = move |push: PushInfo| {
-            match push.kind {
-                // The channel, and the message.
-                PushKind::Message => {
-                    if let (Some(receiver), Some(Value::BulkString(message))) = (receiver.upgrade(), push.data.get(1)) {
+    /// Returns when the connection is lost, or no listener is left.
+    async fn receive(mut self, subscriber: &Weak<Subscriber>) {
+        let (mut looks, mut is_read) = (0_u32, false);
+        while let Some(strong) = subscriber.upgrade().filter(|subscriber| subscriber.has_listeners()) {
+            is_read = is_read || strong.read().await;
+            drop(strong);
+            match timeout(LOOK_INTERVAL, self.pushes.recv()).await {
+                Ok(Some(PushInfo { kind: PushKind::Message, data })) => {
+                    // The channel, and the message.
+                    if let (Some(receiver), Some(Value::BulkString(message))) = (subscriber.upgrade(), data.get(1)) {
                         receiver.receive(message);
                     }
                 }
-                PushKind::Disconnection => {
-                    lost.store(true, Ordering::Release);
-                    wake.notify_one();
-                }
-                _ => {}
-            }
-            Ok::<_, SendError>(())
-        };
-        let mut connection = open_subscriber(settings, subscriber.link.nodes(), push).await?;
-        let subscribed = timeout(limit, connection.subscribe(&*subscriber.key)).await;
-        let late = |_| Failure::timeout(format!("not subscribed within {limit:?}"));
-        subscribed.map_err(late)?.map_err(|error| Failure::of(&error))?;
-        subscriber.is_unread.store(true, Ordering::Release);
-        subscriber.wake.notify_one();
-        Ok(Self { connection, is_lost, timeout: limit })
-    }
-
-    /// Returns when the connection is lost, or no listener is left.
-    async fn run(mut self, subscriber: &Weak<Subscriber>, wake: &Notify) {
-        let mut looks = 0_u32;
-        loop {
-            let is_quiet = timeout(LOOK_INTERVAL, wake.notified()).await.is_err();
-            let Some(strong) = subscriber.upgrade().filter(|subscriber| subscriber.has_listeners()) else { return };
-            if self.is_lost.load(Ordering::Acquire) {
-                return;
-            }
-            looks = looks.wrapping_add(u32::from(is_quiet));
-            if is_quiet && looks.is_multiple_of(LOOKS_PER_READ) {
-                strong.is_unread.store(true, Ordering::Release);
-            }
-            strong.read().await;
-            drop(strong);
-            if is_quiet && looks.is_multiple_of(LOOKS_PER_PING) {
-                let ping = redis::cmd("PING");
-                if !matches!(timeout(self.timeout, ping.query_async::<Value>(&mut self.connection)).await, Ok(Ok(_))) {
-                    return;
+                Ok(None | Some(PushInfo { kind: PushKind::Disconnection, .. })) => return,
+                Ok(Some(_)) => {}
+                Err(_) => {
+                    looks = looks.wrapping_add(1);
+                    is_read &= !looks.is_multiple_of(LOOKS_PER_READ);
+                    if looks.is_multiple_of(LOOKS_PER_PING) && !self.replies().await {
+                        return;
+                    }
                 }
             }
         }
+    }
+
+    async fn replies(&mut self) -> bool {
+        let ping = redis::cmd("PING");
+        matches!(timeout(self.timeout, ping.query_async::<Value>(&mut self.connection)).await, Ok(Ok(_)))
     }
 }

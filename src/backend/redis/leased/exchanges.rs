@@ -5,13 +5,13 @@
 //! Invariant: what is given back leaves before what is asked for.
 
 use std::{
-    sync::{Arc, Mutex, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-use super::{lease::ReturnedUnits, pool_key::PoolKey, pools::Pools};
+use super::{lease::ReturnedUnits, level::Levels, pool_key::PoolKey};
 use crate::{
     backend::redis::{
         dispatch::Dispatcher,
@@ -29,39 +29,18 @@ const DRAIN_ROUNDS: usize = 64;
 /// How often pools are checked for what is to be given back.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Sends exchanges, and units that are given back.
-pub(super) struct Exchanges {
-    dispatcher: Arc<Dispatcher>,
-    pools: Arc<Pools>,
-    schedule: Mutex<Schedule>,
-    /// The start of the intervals.
-    origin: Instant,
-}
-
-/// When all pools that are low are asked for, and when they last joined one that was dry.
-struct Schedule {
-    due: Option<Instant>,
-    joined: Instant,
-}
-
 /// All pools join one that is dry at most once in this part of an interval: a look at all of
 /// them takes time.
 const JOINS: u64 = 8;
 
-impl Exchanges {
-    pub(super) fn new(dispatcher: &Arc<Dispatcher>) -> Arc<Self> {
-        let origin = Instant::now();
-        let exchanges = Arc::new(Self {
-            dispatcher: Arc::clone(dispatcher),
-            pools: Arc::clone(&dispatcher.pools),
-            schedule: Mutex::new(Schedule { due: None, joined: origin }),
-            origin,
-        });
-        if !dispatcher.uses_limiter_time() {
-            let weak = Arc::downgrade(&exchanges);
-            dispatcher.link.runtime.keep(sweep(weak));
+impl Levels {
+    /// Decides with this dispatcher, and gives back what is not used.
+    pub(crate) fn start(dispatcher: Arc<Dispatcher>) -> Arc<Self> {
+        let levels = Arc::new(Self::new(dispatcher));
+        if !levels.dispatcher.uses_limiter_time() {
+            levels.dispatcher.link.runtime.keep(sweep(Arc::downgrade(&levels)));
         }
-        exchanges
+        levels
     }
 
     /// Sends the exchange of a key that is dry. If others have not joined one lately, they
@@ -72,7 +51,7 @@ impl Exchanges {
         let now = ask.sent_at(uses_limiter_time);
         self.pools.observe(now);
         let own = (*lane, ChargeSet { lease: Some(ask), ..set.clone() });
-        let others = if joins_others { self.all() } else { Vec::new() };
+        let others = if joins_others { self.low() } else { Vec::new() };
         self.send_all(Timestamp::from_nanos(now), std::iter::once(own).chain(others));
     }
 
@@ -88,7 +67,7 @@ impl Exchanges {
 
     /// At the end of an interval, sends the exchanges of all keys that are low. Where the
     /// limiter's clock decides, that of this key at once. `now` is the limiter's time.
-    pub(super) fn schedule(self: &Arc<Self>, pool: PoolKey, now: u64) {
+    pub(super) fn ask_later(self: &Arc<Self>, pool: PoolKey, now: u64) {
         self.pools.observe(now);
         match self.dispatcher.uses_limiter_time() {
             true => self.send_all(Timestamp::from_nanos(now), self.pools.want_more(Some(pool.key)).into_iter()),
@@ -103,9 +82,9 @@ impl Exchanges {
             let weak = Arc::downgrade(self);
             self.dispatcher.link.runtime.spawn(async move {
                 sleep_until(due).await;
-                if let Some(exchanges) = weak.upgrade() {
+                if let Some(levels) = weak.upgrade() {
                     // Only where the limiter's clock decides is its time sent.
-                    exchanges.send_all(Timestamp::default(), exchanges.all().into_iter());
+                    levels.send_all(Timestamp::default(), levels.low().into_iter());
                 }
             });
         }
@@ -119,7 +98,7 @@ impl Exchanges {
     }
 
     /// The exchanges of all keys that are low.
-    fn all(&self) -> Vec<(usize, ChargeSet)> {
+    fn low(&self) -> Vec<(usize, ChargeSet)> {
         lock(&self.schedule).due = None;
         if self.dispatcher.link.rejection().is_some() { Vec::new() } else { self.pools.want_more(None) }
     }
@@ -173,7 +152,7 @@ impl Exchanges {
     }
 
     /// Gives back all units, and waits until the store has them.
-    pub(super) async fn drain(&self, now: Timestamp) {
+    pub(crate) async fn drain(&self, now: Timestamp) {
         for _ in 0..DRAIN_ROUNDS {
             let under_way = self.pools.under_way(None);
             self.pools.drain(now.as_nanos());
@@ -188,18 +167,18 @@ impl Exchanges {
 }
 
 /// Gives back what is not used, for as long as the backend exists.
-async fn sweep(exchanges: Weak<Exchanges>) {
+async fn sweep(levels: Weak<Levels>) {
     let mut ticks = interval(SWEEP_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let Some(exchanges) = exchanges.upgrade() else { return };
-        if exchanges.pools.is_empty() {
+        let Some(levels) = levels.upgrade() else { return };
+        if levels.pools.is_empty() {
             continue;
         }
-        exchanges.pools.sweep(LEASE);
-        if let Some(interval) = exchanges.pools.surplus_interval() {
-            exchanges.schedule_at(exchanges.end_of_interval(interval));
+        levels.pools.sweep(LEASE);
+        if let Some(interval) = levels.pools.surplus_interval() {
+            levels.schedule_at(levels.end_of_interval(interval));
         }
     }
 }

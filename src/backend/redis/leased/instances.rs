@@ -17,7 +17,7 @@ use crate::backend::redis::sync::lock;
 
 /// How long the largest number counts, at least: not every counter is used by all
 /// instances.
-const KEPT: Duration = Duration::from_secs(10);
+pub(super) const KEPT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(crate) struct Instances {
@@ -46,26 +46,5 @@ impl Instances {
         } else {
             self.most.fetch_max(*recent, Ordering::Relaxed);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn the_largest_number_counts_for_a_while() {
-        let instances = Instances::new();
-        assert_eq!(instances.get(), 1);
-        instances.observe(3);
-        instances.observe(1);
-        assert_eq!(instances.get(), 3, "at once, and not of the last counter");
-        tokio::time::advance(10 * KEPT).await;
-        assert_eq!(instances.get(), 3, "while nothing replies");
-        instances.observe(2);
-        assert_eq!(instances.get(), 3, "seen since the last look");
-        tokio::time::advance(KEPT).await;
-        instances.observe(2);
-        assert_eq!(instances.get(), 2, "one has left");
     }
 }

@@ -9,15 +9,16 @@
 //! Invariant: a request is rejected only by the store, once it knows of all units that this
 //! process does not use.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::{
-    exchange::Exchange,
-    exchanges::Exchanges,
-    pool::Take,
+    pool::{Exchange, Take},
     pool_key::{PoolKey, fits_pool, holds_in_flight, is_leased, one_unit, pool_of},
     pools::{Begun, PoolKeys, Pools},
 };
@@ -34,8 +35,16 @@ use crate::{
 /// Decides requests at the level that each of their rules asks for.
 pub(crate) struct Levels {
     pub(crate) dispatcher: Arc<Dispatcher>,
-    pools: Arc<Pools>,
-    exchanges: Arc<Exchanges>,
+    pub(super) pools: Arc<Pools>,
+    pub(super) schedule: Mutex<Schedule>,
+    /// The start of the intervals of exchanges.
+    pub(super) origin: Instant,
+}
+
+/// When all pools that are low are asked for, and when they last joined one that was dry.
+pub(super) struct Schedule {
+    pub(super) due: Option<Instant>,
+    pub(super) joined: Instant,
 }
 
 /// A request whose pool has too few units, or that has none.
@@ -51,8 +60,10 @@ struct Dry {
 }
 
 impl Levels {
-    pub(crate) fn new(dispatcher: Arc<Dispatcher>) -> Self {
-        Self { pools: Arc::clone(&dispatcher.pools), exchanges: Exchanges::new(&dispatcher), dispatcher }
+    pub(super) fn new(dispatcher: Arc<Dispatcher>) -> Self {
+        let origin = Instant::now();
+        let schedule = Mutex::new(Schedule { due: None, joined: origin });
+        Self { pools: Arc::clone(&dispatcher.pools), dispatcher, schedule, origin }
     }
 
     pub(crate) fn decide(self: &Arc<Self>, request: &Request<'_>) -> Decide {
@@ -67,7 +78,7 @@ impl Levels {
             return Decide::Now(Ok(outcome));
         }
         // What was given back reaches the store before anything that the store has to decide.
-        self.exchanges.flush(request.now);
+        self.flush(request.now);
         let related = self.pools.related(pool.map(|(pool, _)| pool), request.charges);
         let may_admit = self.pools.may_admit(&related);
         if !may_admit && self.dispatcher.is_rejected(request) {
@@ -93,7 +104,7 @@ impl Levels {
 
     fn taken(self: &Arc<Self>, pool: PoolKey, now: u64, take: Take) -> Option<Outcome> {
         if take.is_low && take.outcome.is_some() {
-            self.exchanges.schedule(pool, now);
+            self.ask_later(pool, now);
         }
         take.outcome
     }
@@ -111,20 +122,20 @@ impl Levels {
         if let Some(outcome) = here {
             return Decide::Now(Ok(outcome));
         }
-        self.exchanges.flush(request.now);
+        self.flush(request.now);
         self.dispatcher.peek(request)
     }
 
     /// Forgets what these charges have used, here and in the store.
     pub(crate) fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> BoxFuture<'static, Result<(), BackendError>> {
         // Afterwards it would give back units of others.
-        self.exchanges.flush(now);
+        self.flush(now);
         let related = self.pools.related(pool_of(charges).map(|(pool, _)| pool), charges);
         self.pools.give_back(&related, now.as_nanos());
         // In flight units stay in use, so the store has to know which are not.
         let units = self.pools.kept_surplus();
         if holds_in_flight(charges) {
-            self.exchanges.push(&units, now, std::iter::empty());
+            self.push(&units, now, std::iter::empty());
         }
         self.dispatcher.reset(charges, now)
     }
@@ -133,11 +144,6 @@ impl Levels {
     fn later(&self, (at, since): (u64, Instant)) -> u64 {
         let passed = if self.dispatcher.uses_limiter_time() { 0 } else { nanos(since.elapsed()) };
         at.saturating_add(passed)
-    }
-
-    /// Gives back all units, and waits until the store has them.
-    pub(crate) async fn drain(&self, now: Timestamp) {
-        self.exchanges.drain(now).await;
     }
 }
 
@@ -201,7 +207,7 @@ impl Dry {
             Begun::Wait(exchange) => Some(exchange),
             Begun::Ask(exchange, ask) => {
                 let (.., unit) = self.own.as_ref()?;
-                self.levels.exchanges.send(unit, ask);
+                self.levels.send(unit, ask);
                 Some(exchange)
             }
             Begun::Decide => None,
@@ -211,7 +217,7 @@ impl Dry {
     /// Gives back all units that the store may need to admit the request.
     async fn settle(&self) {
         let now = Timestamp::from_nanos(self.levels.later(self.asked));
-        self.levels.exchanges.settle(&self.related, now).await;
+        self.levels.settle(&self.related, now).await;
     }
 }
 

@@ -3,7 +3,7 @@
 //! and logs: a unit that was reserved in one window may be used in the next.
 //!
 //! A [`pool`] is what the process knows of one key: the units of its [`lease`], its
-//! [`demand`], and its [`exchange`] with the store. [`pools`] is the table of them. [`level`]
+//! [`demand`], and its exchange with the store. [`pools`] is the table of them. [`level`]
 //! decides a request: by units that are there, else by those of an exchange, else by the
 //! store. [`exchanges`] sends: at once for a key that is dry, and together at the end of
 //! an interval.
@@ -12,15 +12,12 @@
 //! is used once.
 
 mod demand;
-mod exchange;
 mod exchanges;
-pub(super) mod instances;
+mod instances;
 mod last_reply;
 mod lease;
 pub(super) mod level;
-mod limiter_time;
 mod pool;
 mod pool_key;
 mod pool_template;
 pub(super) mod pools;
-pub(super) mod replies;

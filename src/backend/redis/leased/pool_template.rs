@@ -85,7 +85,6 @@ impl PoolTemplate {
             not_before: 0,
             now,
             request_id: 0,
-            needs_decide: false,
             is_peek: false,
             lease: None,
         }

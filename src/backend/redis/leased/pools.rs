@@ -17,12 +17,10 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{
-    exchange::Exchange,
     instances::Instances,
     last_reply::LastReply,
     lease::{Leased, ReturnedUnits},
-    limiter_time::LimiterTime,
-    pool::{Pool, Take, Want},
+    pool::{Exchange, Pool, Take, Want},
     pool_key::{PoolKey, is_leased},
     pool_template::{PoolTemplate, Shared},
 };
@@ -38,6 +36,7 @@ use crate::{
     fingerprint::Fingerprint,
     observe::StoreReport,
     store::ShardedTable,
+    time::nanos,
 };
 
 /// The pools of a backend.
@@ -49,7 +48,7 @@ pub(crate) struct Pools {
     of_charge: Mutex<HashMap<u128, PoolKeys, RandomState>>,
     /// The prefix of all keys.
     prefix: String,
-    instances: Arc<Instances>,
+    pub(crate) instances: Instances,
     time: LimiterTime,
     /// The number of the last exchange.
     number: AtomicU64,
@@ -89,18 +88,13 @@ impl Drop for UnderWay {
 }
 
 impl Pools {
-    pub(crate) fn new(
-        prefix: &str,
-        uses_limiter_time: bool,
-        report: &Arc<StoreReport>,
-        instances: &Arc<Instances>,
-    ) -> Arc<Self> {
+    pub(crate) fn new(prefix: &str, uses_limiter_time: bool, report: &Arc<StoreReport>) -> Arc<Self> {
         Arc::new_cyclic(|own| Self {
             table: ShardedTable::new(),
             templates: Mutex::default(),
             of_charge: Mutex::default(),
             prefix: prefix.to_owned(),
-            instances: Arc::clone(instances),
+            instances: Instances::new(),
             time: LimiterTime::new(uses_limiter_time),
             number: AtomicU64::new(0),
             surplus: Mutex::default(),
@@ -308,6 +302,34 @@ impl Pools {
     pub(crate) fn forget(&self) {
         lock(&self.surplus).clear();
         self.table.for_each(|_, pool| pool.forget());
+    }
+}
+
+/// The limiter's time, for what is done without a request: that of the last request, and
+/// what has passed since. Where the limiter's clock decides, which a test may step, time
+/// passes only with requests.
+#[derive(Debug)]
+struct LimiterTime {
+    /// The limiter's time in nanoseconds, and when it was that.
+    last: Mutex<Option<(u64, Instant)>>,
+    /// Whether it decides instead of the store's clock.
+    decides: bool,
+}
+
+impl LimiterTime {
+    fn new(decides: bool) -> Self {
+        Self { last: Mutex::default(), decides }
+    }
+
+    /// The limiter's clock is at `now`, in nanoseconds.
+    fn observe(&self, now: u64) {
+        *lock(&self.last) = Some((now, Instant::now()));
+    }
+
+    /// `None` before the first request.
+    fn now(&self) -> Option<u64> {
+        let (at, since) = (*lock(&self.last))?;
+        Some(if self.decides { at } else { at.saturating_add(nanos(since.elapsed())) })
     }
 }
 

@@ -7,8 +7,8 @@
 use std::cmp::Ordering;
 
 use super::{
-    charge_set::{ChargeSet, PlanContext, TierCharge},
-    definition::{Definition, Kind},
+    charge_set::{ChargeSet, TierCharge},
+    definition::{Definition, Kind, PlanContext},
     fixed_point::{Span, exact, micros, micros_up},
     key::counter_key,
 };
@@ -35,7 +35,7 @@ impl ReceiptOp {
     }
 }
 
-/// What to do with one counter. The numbers are those of `change.lua`.
+/// What to do with one counter. The numbers are those of `decide.lua`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChangeOp {
     Refund = 1,
@@ -79,6 +79,8 @@ struct StoredClaim {
     at: u64,
     until: u64,
     mark: u64,
+    /// Of a sliding window: the mark of the charge.
+    before: u64,
 }
 
 impl StoredClaim {
@@ -93,17 +95,17 @@ impl StoredClaim {
             Kind::SlidingLog => until = exact(claim.until),
             _ => {}
         }
-        Self { left: exact(claim.units), at, until, mark }
+        Self { left: exact(claim.units), at, until, mark, before: exact(claim.before) }
     }
 
     fn claim(&self, definition: &Definition) -> Claim {
-        let Self { left, at, until, mark } = *self;
+        let Self { left, at, until, mark, before } = *self;
         let at = if definition.kind == Kind::SlidingWindow { at } else { at.saturating_mul(1_000) };
         let until = match definition.kind {
             Kind::SlidingLog => until,
             _ => until.saturating_add(u64::from(definition.is_plain_bucket() && mark > 0)).saturating_mul(1_000),
         };
-        Claim { units: left, at, until, detail: mark, before: 0 }
+        Claim { units: left, at, until, detail: mark, before }
     }
 }
 
@@ -165,7 +167,7 @@ impl Change {
             hash_tag: context.hash_tag(charge),
             key: counter_key(&context.prefix, charge, tier),
             request_id: claim.detail,
-            definition: Definition::new(&context.definitions, charge, tier, cost),
+            definition: Definition::new(context, charge, tier, cost),
         };
         let change = Self { units: exact(units), ..Self::new(charge, op, None, claim) };
         if op != ChangeOp::AddDebt {
@@ -186,17 +188,17 @@ impl Change {
         let decided = outcome.decided_at.or(set.now.map(|now| now * 1_000)).unwrap_or(0);
         let undo = |(tier, state): (&TierCharge, &TierState)| {
             let (cost, charge) = (tier.definition.cost, CounterCharge::of(set, tier));
-            let (until, detail) = match tier.definition.kind {
+            let (until, detail, before) = match tier.definition.kind {
                 Kind::InFlight => return charge.change(ChangeOp::Release, set.now),
-                Kind::Bucket => (decided + state.reset, state.mark),
-                Kind::SlidingLog => (0, state.mark),
-                _ => (decided + state.reset, cost),
+                Kind::Bucket => (decided + state.reset, state.mark, 0),
+                Kind::SlidingLog => (0, state.mark, 0),
+                _ => (decided + state.reset, cost, state.mark),
             };
             Self::new(
                 charge,
                 ChangeOp::Refund,
                 set.now,
-                &Claim { units: cost, at: decided + wait, until, detail, before: 0 },
+                &Claim { units: cost, at: decided + wait, until, detail, before },
             )
         };
         set.tiers.iter().zip(&outcome.tiers).filter(|(tier, _)| tier.definition.cost > 0).map(undo).collect()
@@ -225,13 +227,16 @@ impl Change {
         self.charge.key == refunded.charge.key && (self.claim.until, self.claim.mark) == update.stored
     }
 
-    /// The numbers that `change.lua` reads after operation, counter, definition
+    /// The numbers that `decide.lua` reads after operation, counter, definition
     /// and sorted set.
     pub(crate) fn numbers(&self) -> [u64; 9] {
-        let StoredClaim { left, at, until, mark } = self.claim;
+        let StoredClaim { left, at, until, mark, before } = self.claim;
         let Span { micros, parts } = self.charge.definition.time_for(self.units);
-        let left_time = self.charge.definition.time_for(left).micros;
-        [self.units, micros, parts, left, left_time, at, until, mark, self.charge.request_id]
+        let alone = match self.charge.definition.kind {
+            Kind::SlidingWindow => before,
+            _ => self.charge.definition.time_for(left).micros,
+        };
+        [self.units, micros, parts, left, alone, at, until, mark, self.charge.request_id]
     }
 }
 
@@ -248,10 +253,12 @@ pub(crate) struct ClaimUpdate {
 }
 
 impl ClaimUpdate {
-    /// What `change.lua` replied.
+    /// What `decide.lua` replied.
     pub(crate) fn new(change: &Change, done: bool, [left, at, until, mark]: [u64; 4]) -> Self {
-        let claim = StoredClaim { left, at, until, mark }.claim(&change.charge.definition);
-        Self { tier: change.tier, is_debt: change.op == ChangeOp::AddDebt, done, claim, stored: (until, mark) }
+        let is_debt = change.op == ChangeOp::AddDebt;
+        let before = if is_debt { 0 } else { change.claim.before };
+        let claim = StoredClaim { left, at, until, mark, before }.claim(&change.charge.definition);
+        Self { tier: change.tier, is_debt, done, claim, stored: (until, mark) }
     }
 
     /// Whether the change was made: the key is no foreign one.

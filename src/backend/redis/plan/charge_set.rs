@@ -8,7 +8,7 @@ use std::{fmt, sync::Arc};
 use tokio::time::Instant;
 
 use super::{
-    definition::{Definition, DefinitionContext},
+    definition::{Definition, PlanContext},
     fixed_point::micros,
     key::{counter_key, hash_tag},
 };
@@ -22,17 +22,6 @@ use crate::{
 /// The most tiers that one request can be charged: the scripts name the tiers
 /// that delay it as bits of one number.
 const MAX_TIERS: usize = 50;
-
-/// What all charge sets of a backend have in common.
-#[derive(Debug)]
-pub(crate) struct PlanContext {
-    pub(crate) prefix: String,
-    pub(crate) definitions: DefinitionContext,
-    /// Whether the limiter's clock decides, instead of the server's.
-    pub(crate) uses_limiter_time: bool,
-    /// Whether one script call may name any keys: there is no cluster.
-    pub(crate) is_single_slot: bool,
-}
 
 impl PlanContext {
     /// Chooses the hash slot of a charge; empty without a cluster.
@@ -57,20 +46,10 @@ pub(crate) struct ChargeSet {
     pub(crate) now: Option<u64>,
     /// Unique within this process.
     pub(crate) request_id: u64,
-    /// Set when `plain.lua` could not decide it.
-    pub(crate) needs_decide: bool,
     /// Only asks: charges nothing, and there is nothing to undo.
     pub(crate) is_peek: bool,
     /// Where units are leased for a pool.
     pub(crate) lease: Option<LeaseAsk>,
-}
-
-/// Which script decides a charge set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Decider {
-    Plain,
-    General,
-    Lease,
 }
 
 /// For how many nanoseconds units are leased that do not end with a window, at least, and
@@ -157,7 +136,7 @@ impl ChargeSet {
         let (mut sets, mut indexes) = (Vec::<Self>::new(), Vec::new());
         let max_wait = micros(nanos(request.max_wait));
         for charge in request.charges {
-            context.definitions.record_wait(max_wait.min(micros(charge.max_wait)));
+            context.record_wait(max_wait.min(micros(charge.max_wait)));
             let hash_tag = context.hash_tag(charge);
             let index = sets.iter().position(|set| set.hash_tag == hash_tag).unwrap_or_else(|| {
                 sets.push(Self {
@@ -168,7 +147,6 @@ impl ChargeSet {
                     not_before: 0,
                     now: context.uses_limiter_time.then(|| micros(request.now.as_nanos())),
                     request_id,
-                    needs_decide: false,
                     is_peek: false,
                     lease: None,
                 });
@@ -187,33 +165,16 @@ impl ChargeSet {
             }
             self.tiers.push(TierCharge {
                 key: counter_key(&context.prefix, charge, tier),
-                definition: Definition::new(&context.definitions, charge, tier, charge.cost),
+                definition: Definition::new(context, charge, tier, charge.cost),
             });
         }
     }
 
-    /// The key that records what was leased, and the numbers of the present ask and of the
-    /// last one that was received. `None` where units do not end with a window: what is lost
-    /// of those refills.
-    pub(crate) fn record(&self, prefix: &str, instance: u64) -> Option<(String, [u64; 2])> {
-        let ask = self.lease.as_ref()?;
+    /// The key that records what was leased. `None` where units do not end with a window:
+    /// what is lost of those refills.
+    pub(crate) fn record(&self, ask: &LeaseAsk, prefix: &str, instance: u64) -> Option<String> {
         let is_kept = self.tiers.iter().all(|tier| tier.definition.ends_with_window());
-        let key = || format!("{prefix}:lease:{{{}}}:{instance}:{:032x}", self.hash_tag, ask.pool.to_u128());
-        is_kept.then(|| (key(), [ask.number, ask.known]))
-    }
-
-    pub(crate) fn decider(&self) -> Decider {
-        match (&self.lease, &self.tiers[..]) {
-            (Some(_), _) => Decider::Lease,
-            (None, [only]) if self.is_plain(&only.definition) => Decider::Plain,
-            _ => Decider::General,
-        }
-    }
-
-    /// Whether `plain.lua` decides its one tier: it cannot be delayed, and is a bucket, a
-    /// fixed or an anchored window.
-    fn is_plain(&self, definition: &Definition) -> bool {
-        let waits = definition.longest_wait.min(self.max_wait) > 0 || self.not_before > 0;
-        definition.kind.is_plain() && !waits && !self.needs_decide && !self.is_peek
+        let pool = ask.pool.to_u128();
+        is_kept.then(|| format!("{prefix}:lease:{{{}}}:{instance}:{pool:032x}", self.hash_tag))
     }
 }

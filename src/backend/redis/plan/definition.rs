@@ -74,32 +74,28 @@ impl Kind {
         matches!(self, Self::SlidingWindow | Self::SlidingLog)
     }
 
-    /// Whether `plain.lua` counts it.
-    pub(crate) fn is_plain(self) -> bool {
-        matches!(self, Self::Bucket | Self::FixedWindow | Self::AnchoredWindow)
-    }
-
     /// Whether the counter has a sorted set beside it.
     pub(crate) fn has_set(self) -> bool {
         matches!(self, Self::SlidingLog | Self::InFlight)
     }
 }
 
-/// What the definitions of a backend have in common.
+/// What all that a backend charges has in common.
 #[derive(Debug)]
-pub(crate) struct DefinitionContext {
+pub(crate) struct PlanContext {
+    pub(crate) prefix: String,
     /// How long a unit in flight is held without renewal.
     pub(crate) lease: Duration,
     /// The longest wait that a request has allowed so far, in microseconds: not all
     /// rules bound it.
-    longest_wait: AtomicU64,
+    pub(crate) longest_wait: AtomicU64,
+    /// Whether the limiter's clock decides, instead of the server's.
+    pub(crate) uses_limiter_time: bool,
+    /// Whether one script call may name any keys: there is no cluster.
+    pub(crate) is_single_slot: bool,
 }
 
-impl DefinitionContext {
-    pub(crate) fn new(lease: Duration) -> Self {
-        Self { lease, longest_wait: AtomicU64::new(0) }
-    }
-
+impl PlanContext {
     /// A request may be delayed by so many microseconds.
     pub(crate) fn record_wait(&self, longest: u64) {
         if longest > self.longest_wait.load(Ordering::Relaxed) {
@@ -113,7 +109,7 @@ const SMOOTH: u64 = 2;
 const SETTLED_LATE: u64 = 4;
 
 impl Definition {
-    pub(crate) fn new(context: &DefinitionContext, charge: &Charge<'_>, tier: &Tier, cost: u64) -> Self {
+    pub(crate) fn new(context: &PlanContext, charge: &Charge<'_>, tier: &Tier, cost: u64) -> Self {
         let (quota, kind) = (tier.quota(), Kind::of(tier));
         let is_smooth = tier.machine.is_smooth();
         // Units that were charged ahead or here are given back while others are charged.

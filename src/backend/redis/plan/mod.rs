@@ -12,8 +12,8 @@ mod key;
 
 pub(crate) use self::{
     change::{Change, ChangeOp, ClaimUpdate, CounterCharge, ReceiptOp},
-    charge_set::{AskGuard, ChargeIndex, ChargeSet, Decider, LEASE, LeaseAsk, PlanContext, TierCharge},
-    definition::{Definition, DefinitionContext, Kind},
+    charge_set::{AskGuard, ChargeIndex, ChargeSet, LEASE, LeaseAsk, TierCharge},
+    definition::{Definition, Kind, PlanContext},
     fixed_point::{Span, micros},
     key::{HashTag, RESERVED, RESERVED_IN_TAG, around_tag, percent_encode},
 };

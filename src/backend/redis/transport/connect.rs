@@ -7,11 +7,14 @@ use std::{future::Future, time::Duration};
 
 use futures_util::future::join_all;
 use redis::{
-    Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult, TlsMode,
-    aio::{AsyncPushSender, MultiplexedConnection},
+    Client, ConnectionAddr, ConnectionInfo, ErrorKind, PushInfo, RedisError, RedisResult, TlsMode,
+    aio::MultiplexedConnection,
     sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType},
 };
-use tokio::time::{Instant, timeout};
+use tokio::{
+    sync::mpsc::{UnboundedReceiver, unbounded_channel},
+    time::{Instant, timeout},
+};
 
 use super::{
     dataset::run_id,
@@ -99,21 +102,21 @@ async fn primary(settings: &Settings) -> RedisResult<Client> {
     Ok(client)
 }
 
-/// Opens another connection to the first of the servers that accepts it; `push` receives its
+/// Opens another connection to the first of the servers that accepts it, and receives its
 /// push messages.
 pub(crate) async fn open_subscriber(
     settings: &Settings,
     servers: Vec<Option<ConnectionInfo>>,
-    push: impl AsyncPushSender + Clone,
-) -> Result<MultiplexedConnection, Failure> {
+) -> Result<(MultiplexedConnection, UnboundedReceiver<PushInfo>), Failure> {
     let mut failure = None;
     for server in servers {
-        let config = settings.connection_config().set_push_sender(push.clone());
+        let (sender, pushes) = unbounded_channel();
+        let config = settings.connection_config().set_push_sender(sender);
         let connected = async {
             client_of(settings, server.as_ref()).await?.get_multiplexed_async_connection_with_config(&config).await
         };
         match within(longest(settings), connected).await {
-            Ok(connection) => return Ok(connection),
+            Ok(connection) => return Ok((connection, pushes)),
             Err(error) => failure = Some(error),
         }
     }

@@ -16,82 +16,39 @@ use crate::{
     error::{BackendError, BackendErrorKind},
 };
 
-/// What `plain.lua` replies when only `decide.lua` can decide.
-const UNDECIDED: i64 = -2;
-
-/// The outcome of one request; `None` where only `decide.lua` can decide it.
-pub(crate) type Decided = Result<Option<Outcome>, BackendError>;
-
-/// What `lease.lua` replied about one charge set.
-pub(crate) type Leased = Result<LeaseReply, BackendError>;
-
-/// The units that were leased.
+/// What was replied to one call: where the claim is after each change, and what was replied
+/// about each charge set.
 #[derive(Debug)]
-pub(crate) struct LeaseReply {
-    /// Microseconds since the Unix epoch.
-    pub(crate) now: u64,
-    pub(crate) units: u64,
-    /// The instances that have asked for these counters lately.
-    pub(crate) instances: u64,
-    /// Three numbers for each tier, as `standing` in `state.lua` has them.
-    pub(crate) tiers: SmallVec<[[u64; 3]; 2]>,
+pub(crate) struct Replies {
+    pub(crate) updates: Vec<ClaimUpdate>,
+    pub(crate) sets: Vec<Result<ChargeReply, BackendError>>,
 }
 
-/// The outcome of each request that the charge sets are for, in their order.
-pub(crate) fn charges(sets: &[(ChargeSet, usize)], bytes: &[u8], call: &Call) -> Result<Vec<Decided>, BackendError> {
+/// The replies to changes and charge sets, in their order.
+pub(crate) fn replies<'s>(
+    changes: impl Iterator<Item = &'s Change>,
+    sets: impl Iterator<Item = &'s ChargeSet>,
+    bytes: &[u8],
+    call: &Call,
+) -> Result<Replies, BackendError> {
     let mut reader = Reader::new(bytes)?;
     let now = reader.unsigned()?;
-    let mut outcomes = Vec::with_capacity(sets.len());
-    for (set, count) in sets {
+    let updates = changes.map(|change| reader.update(change)).collect::<Result<_, _>>()?;
+    let sets = sets.map(|set| {
         let admitted = reader.signed()?;
         if admitted < 0 {
             let key = reader.unsigned()?;
-            outcomes.extend((0..*count).map(|_| undecided(admitted, call.key(key))));
-            continue;
+            return Ok(Err(foreign_key(call.key(key))));
         }
         let (when, delaying) = (reader.signed()?, reader.unsigned()?);
         let mut tiers = SmallVec::new();
         for _ in &set.tiers {
             tiers.push([reader.unsigned()?, reader.unsigned()?, reader.unsigned()?]);
         }
-        let reply = ChargeReply { now, admitted: admitted.unsigned_abs(), when, delaying, tiers };
-        outcomes.extend((0..*count).map(|index| Ok(Some(reply.outcome(set, index as u64, *count)))));
-    }
-    Ok(outcomes)
-}
-
-/// What was leased for each charge set, and where the claim is after each change, in
-/// their order.
-pub(crate) fn leases(
-    sets: &[(ChargeSet, usize)],
-    changes: &[Change],
-    bytes: &[u8],
-    call: &Call,
-) -> Result<(Vec<Leased>, Vec<ClaimUpdate>), BackendError> {
-    let mut reader = Reader::new(bytes)?;
-    let now = reader.unsigned()?;
-    let updates = changes.iter().map(|change| reader.update(change)).collect::<Result<_, _>>()?;
-    let lease = |(set, _): &(ChargeSet, usize)| {
-        let admitted = reader.signed()?;
-        if admitted < 0 {
-            let key = reader.unsigned()?;
-            return Ok(Err(foreign_key(call.key(key))));
-        }
-        let instances = reader.unsigned()?;
-        let mut tiers = SmallVec::new();
-        for _ in &set.tiers {
-            tiers.push([reader.unsigned()?, reader.unsigned()?, reader.unsigned()?]);
-        }
-        Ok(Ok(LeaseReply { now, units: admitted.unsigned_abs(), instances, tiers }))
-    };
-    let leased = sets.iter().map(lease).collect::<Result<_, BackendError>>()?;
-    Ok((leased, updates))
-}
-
-/// Where the claim is after each change.
-pub(crate) fn changes(changes: &[Change], bytes: &[u8]) -> Result<Vec<ClaimUpdate>, BackendError> {
-    let mut reader = Reader::new(bytes)?;
-    changes.iter().map(|change| reader.update(change)).collect()
+        Ok(Ok(ChargeReply { now, admitted: admitted.unsigned_abs(), when, delaying, tiers }))
+    });
+    let sets = sets.collect::<Result<_, BackendError>>()?;
+    Ok(Replies { updates, sets })
 }
 
 /// Reads a MessagePack array of integers.
@@ -122,11 +79,6 @@ pub(crate) fn malformed_reply() -> BackendError {
     BackendError::unavailable("the store's reply is malformed")
 }
 
-/// What a negative number of admissions means.
-fn undecided(admitted: i64, key: Option<&str>) -> Decided {
-    if admitted == UNDECIDED { Ok(None) } else { Err(foreign_key(key)) }
-}
-
 /// A key under the prefix that no version of this crate wrote, or another one.
 pub(crate) fn foreign_key(key: Option<&str>) -> BackendError {
     // The tenant may be a secret.
@@ -142,10 +94,10 @@ pub(crate) fn foreign_key(key: Option<&str>) -> BackendError {
 pub(crate) struct ChargeReply {
     /// Microseconds since the Unix epoch.
     pub(crate) now: u64,
-    /// How many of the coalesced requests are admitted.
+    /// How many of the coalesced requests are admitted. Of a lease: its units.
     pub(crate) admitted: u64,
     /// Microseconds from now, or a negative number that says why there are
-    /// none.
+    /// none. Of a lease: the instances that have asked lately.
     pub(crate) when: i64,
     /// The tiers that delay the request, as bits.
     pub(crate) delaying: u64,
@@ -160,7 +112,9 @@ impl ChargeReply {
         let admitted_later = if is_admitted { self.admitted - 1 - index } else { 0 };
         let has_time = !is_admitted || count == 1;
         let (when, delaying) = if has_time { (self.when, self.delaying) } else { (0, 0) };
-        let mut tiers = self.statuses(set, admitted_later, set.request_id + index);
+        let definitions = set.tiers.iter().map(|tier| &tier.definition);
+        let tiers = definitions.zip(self.tiers.iter().copied());
+        let mut tiers: TierStates = statuses(tiers, admitted_later, set.request_id + index).collect();
         tiers.iter_mut().enumerate().for_each(|(index, status)| status.violated = delaying >> index & 1 == 1);
         let nanos = |micros: i64| micros.unsigned_abs().saturating_mul(1_000);
         let answer = match when {
@@ -177,12 +131,22 @@ impl ChargeReply {
     }
 }
 
-impl ChargeReply {
-    /// The status of all tiers before the `later` of the charged units were taken.
-    /// `request_id` names what is held in flight.
-    fn statuses(&self, set: &ChargeSet, later: u64, request_id: u64) -> TierStates {
-        let definitions = set.tiers.iter().map(|tier| &tier.definition);
-        statuses(definitions.zip(self.tiers.iter().copied()), later, request_id).collect()
+/// The units that were leased.
+#[derive(Debug)]
+pub(crate) struct LeaseReply {
+    /// Microseconds since the Unix epoch.
+    pub(crate) now: u64,
+    pub(crate) units: u64,
+    /// The instances that have asked for these counters lately.
+    pub(crate) instances: u64,
+    /// Three numbers for each tier, as `standing` in `state.lua` has them.
+    pub(crate) tiers: SmallVec<[[u64; 3]; 2]>,
+}
+
+impl From<ChargeReply> for LeaseReply {
+    fn from(reply: ChargeReply) -> Self {
+        let ChargeReply { now, admitted, when, tiers, .. } = reply;
+        Self { now, units: admitted, instances: when.unsigned_abs(), tiers }
     }
 }
 

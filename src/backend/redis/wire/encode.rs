@@ -7,15 +7,14 @@ use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
 
-use super::scripts::{CHANGE, Call, DECIDE, LEASE, PLAIN, Script};
-use crate::backend::redis::plan::{Change, ChargeSet, Decider, Definition};
+use super::scripts::{Call, DECIDE};
+use crate::backend::redis::plan::{Change, ChargeSet, Definition, LeaseAsk};
 
 /// The most keys in a call. The first request is always in.
 pub(crate) const MAX_KEYS: usize = 2_000;
 
-/// How many keys a change needs at most: its counter, the sorted set, and the set of
-/// instances in a call that leases.
-pub(crate) const KEYS_OF_CHANGE: usize = 3;
+/// How many keys a change needs at most: its counter, and the sorted set.
+pub(crate) const KEYS_OF_CHANGE: usize = 2;
 
 /// How long the store keeps a counter beyond its use, in microseconds. A time
 /// to live is extended only when most of this has passed.
@@ -30,7 +29,7 @@ pub(crate) fn max_keys(set: &ChargeSet) -> usize {
     if set.lease.is_some() { 1 + 3 * set.tiers.len() } else { 2 * set.tiers.len() }
 }
 
-/// What the head of every call of `plain.lua`, `decide.lua` and `change.lua` says.
+/// What the head of every call says.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct CallHead<'a> {
     /// Identifies this process.
@@ -42,59 +41,29 @@ pub(crate) struct CallHead<'a> {
     pub(crate) prefix: &'a str,
 }
 
-/// One call for charge sets of one hash slot and time, each with how many
-/// requests it is for. All have the same decider. Only one that leases makes `changes`
-/// as well, and checks the dataset.
-pub(crate) fn charges(
-    sets: &[(ChargeSet, usize)],
-    changes: &[Change],
+/// One call for changes and charge sets of one hash slot and time, each set with how many
+/// requests it is for, those that lease first. Only one that leases checks the dataset.
+pub(crate) fn call<'a>(
+    changes: impl Iterator<Item = &'a Change> + Clone,
+    sets: impl Iterator<Item = (&'a ChargeSet, usize)> + Clone,
     head: CallHead<'_>,
-    check: Option<&DatasetCheck>,
+    check: Option<&'a DatasetCheck>,
 ) -> Call {
     let mut encoder = CallEncoder { check, ..CallEncoder::default() };
-    let decider = sets.first().map_or(Decider::General, |(set, _)| set.decider());
-    let is_plain = decider == Decider::Plain;
-    if decider == Decider::Lease {
-        encoder.body.extend([changes.len() as u64, sets.len() as u64]);
-        for (set, _) in sets {
-            let record = set.record(head.prefix, head.instance);
-            let numbers = record.as_ref().map_or([0; 2], |(_, numbers)| *numbers);
-            encoder.body.extend(numbers);
-            encoder.records.extend(record.map(|(key, _)| key));
-        }
-        changes.iter().for_each(|change| encoder.change(change));
-    }
-    for (set, count) in sets {
-        let (count, tiers) = (if set.is_peek { 0 } else { *count as u64 }, set.tiers.len() as u64);
+    changes.clone().for_each(|change| encoder.change(change));
+    let mut leases = 0;
+    for (set, count) in sets.clone() {
         match &set.lease {
-            Some(lease) => {
-                encoder.names_instances = true;
-                encoder.body.extend([lease.needed, lease.ahead, lease.lately(), set.request_id, tiers]);
+            Some(ask) => {
+                leases += 1;
+                encoder.lease(set, ask, head);
             }
-            None if is_plain => encoder.body.push(count),
-            None => encoder.body.extend([count, set.max_wait, set.not_before, set.request_id, tiers]),
-        }
-        for tier in &set.tiers {
-            let [counter, definition, sorted_set] = encoder.add(&tier.key, tier.definition);
-            encoder.body.extend([counter, definition]);
-            encoder.body.extend((!is_plain).then_some(sorted_set));
+            None => encoder.charge(set, count),
         }
     }
-    let now = sets.first().and_then(|(set, _)| set.now);
-    let script = match decider {
-        Decider::Plain => &PLAIN,
-        Decider::General => &DECIDE,
-        Decider::Lease => &LEASE,
-    };
-    encoder.finish(script, now, head)
-}
-
-/// One call for changes of one hash slot and time.
-pub(crate) fn changes(changes: &[Change], head: CallHead<'_>) -> Call {
-    let mut encoder = CallEncoder::default();
-    changes.iter().for_each(|change| encoder.change(change));
-    let now = changes.first().and_then(|change| change.now);
-    encoder.finish(&CHANGE, now, head)
+    let of_set = || sets.clone().next().and_then(|(set, _)| set.now);
+    let now = changes.clone().next().map_or_else(of_set, |change| change.now);
+    encoder.finish(now, [changes.count() as u64, leases], head)
 }
 
 /// A check of what identifies the dataset, beside what a call does.
@@ -113,45 +82,64 @@ struct CallEncoder<'a> {
     /// The numbers of each counter and of its sorted set.
     numbers: Map<&'a str, [u64; 2]>,
     counters: Vec<&'a str>,
-    sorted_sets: Vec<String>,
+    /// Other keys, which follow those of the counters.
+    others: Vec<String>,
     definition_numbers: Map<Definition, u64>,
     definitions: Vec<Definition>,
     /// What follows the definitions.
     body: Vec<u64>,
-    /// The keys that record what was leased last.
-    records: Vec<String>,
-    /// Whether each counter has a set of instances beside it.
-    names_instances: bool,
     check: Option<&'a DatasetCheck>,
 }
 
 impl<'a> CallEncoder<'a> {
     /// The numbers of a counter, a definition and a sorted set, each from 1;
     /// 0 where the counter has no sorted set.
-    fn add(&mut self, key: &'a str, definition: Definition) -> [u64; 3] {
+    fn add(&mut self, key: &'a str, definition: Definition) {
         let [counter, sorted_set] = *self.numbers.entry(key).or_insert_with(|| {
             self.counters.push(key);
             let has_set = definition.kind.has_set();
-            self.sorted_sets.extend(has_set.then(|| format!("{key}:set")));
-            [self.counters.len() as u64, if has_set { self.sorted_sets.len() as u64 } else { 0 }]
+            self.others.extend(has_set.then(|| format!("{key}:set")));
+            [self.counters.len() as u64, if has_set { self.others.len() as u64 } else { 0 }]
         });
         let definition = *self.definition_numbers.entry(definition).or_insert_with(|| {
             self.definitions.push(definition);
             self.definitions.len() as u64
         });
-        [counter, definition, sorted_set]
+        self.body.extend([counter, definition, sorted_set]);
+    }
+
+    fn other(&mut self, key: String) -> u64 {
+        self.others.push(key);
+        self.others.len() as u64
     }
 
     fn change(&mut self, change: &'a Change) {
-        let numbers = self.add(&change.charge.key, change.charge.definition);
         self.body.push(change.op as u64);
-        self.body.extend(numbers);
+        self.add(&change.charge.key, change.charge.definition);
         self.body.extend(change.numbers());
+    }
+
+    fn charge(&mut self, set: &'a ChargeSet, count: usize) {
+        let count = if set.is_peek { 0 } else { count as u64 };
+        self.body.extend([count, set.max_wait, set.not_before, set.request_id, set.tiers.len() as u64]);
+        set.tiers.iter().for_each(|tier| self.add(&tier.key, tier.definition));
+    }
+
+    fn lease(&mut self, set: &'a ChargeSet, ask: &LeaseAsk, head: CallHead<'_>) {
+        let recorded = set.record(ask, head.prefix, head.instance);
+        let numbers = recorded.map_or([0; 3], |key| [ask.number, ask.known, self.other(key)]);
+        self.body.extend(numbers);
+        self.body.extend([ask.needed, ask.ahead, ask.lately(), set.request_id, set.tiers.len() as u64]);
+        set.tiers.iter().for_each(|tier| self.add(&tier.key, tier.definition));
+        for tier in &set.tiers {
+            let instances = self.other(format!("{}:fleet", tier.key));
+            self.body.push(instances);
+        }
     }
 
     /// `now` is in microseconds since the Unix epoch; `None` is the server's
     /// time.
-    fn finish(self, script: &'static Script, now: Option<u64>, head: CallHead<'_>) -> Call {
+    fn finish(self, now: Option<u64>, [changes, leases]: [u64; 2], head: CallHead<'_>) -> Call {
         let header = [
             now.unwrap_or(0),
             if now.is_some() { RETENTION_BY_LIMITER } else { RETENTION },
@@ -160,6 +148,8 @@ impl<'a> CallEncoder<'a> {
             self.counters.len() as u64,
             self.definitions.len() as u64,
             head.latest,
+            changes,
+            leases,
         ];
         let definitions = self.definitions.iter().flat_map(Definition::numbers);
         let length = header.len() + 14 * self.definitions.len() + self.body.len();
@@ -169,12 +159,10 @@ impl<'a> CallEncoder<'a> {
         for number in header.into_iter().chain(definitions).chain(self.body) {
             let _ = rmp::encode::write_uint(&mut argument, number);
         }
-        let named = if self.names_instances { &self.counters[..] } else { &[] };
-        let instances: Vec<_> = named.iter().map(|key| format!("{key}:fleet")).collect();
         let check = self.check.map(|check| check.key.as_str());
-        let sets = self.sorted_sets.iter().chain(&self.records).chain(&instances).map(String::as_str).chain(check);
-        let keys: Vec<_> = self.counters.iter().copied().chain(sets).collect();
-        let call = Call::new(script, keys.iter().copied(), keys.len(), &argument);
+        let others = self.others.iter().map(String::as_str).chain(check);
+        let count = self.counters.len() + self.others.len() + usize::from(self.check.is_some());
+        let call = Call::new(&DECIDE, self.counters.iter().copied().chain(others), count, &argument);
         match self.check {
             Some(check) => call.with_check(&check.id),
             None => call,

@@ -8,8 +8,6 @@ pub(crate) mod decode;
 pub(crate) mod encode;
 mod scripts;
 
-#[cfg(test)]
-pub(crate) use self::scripts::{CHANGE, DECIDE};
 pub(crate) use self::{
     decode::malformed_reply,
     encode::{CallHead, DatasetCheck},

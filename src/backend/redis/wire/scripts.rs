@@ -3,9 +3,9 @@
 //!
 //! Invariant: all keys of a call are in one hash slot of a cluster.
 //!
-//! Two scripts decide, by the same counters and with the same outcomes, one
-//! leases units ahead of demand, and one makes changes: a call pays for everything that
-//! its script defines, and most requests need little of it.
+//! One script makes changes, leases units ahead of demand, and decides requests. A call pays
+//! for everything that its script defines, so the parts that few calls need are defined only
+//! where they are needed.
 
 use std::sync::OnceLock;
 
@@ -29,43 +29,29 @@ impl Script {
     }
 }
 
-/// Decides batches of requests that do not wait, by buckets and windows.
-pub(crate) static PLAIN: Script =
-    Script::new(concat!(include_str!("scripts/input.lua"), include_str!("scripts/plain.lua")));
-
-/// Decides batches of any requests.
+/// Makes changes, leases units, and decides batches of requests.
 pub(crate) static DECIDE: Script = Script::new(concat!(
     include_str!("scripts/input.lua"),
+    include_str!("scripts/fast.lua"),
     include_str!("scripts/state.lua"),
     include_str!("scripts/charge.lua"),
-    include_str!("scripts/decide.lua")
-));
-
-/// Leases units ahead of demand.
-pub(crate) static LEASE: Script = Script::new(concat!(
-    include_str!("scripts/input.lua"),
-    include_str!("scripts/state.lua"),
-    include_str!("scripts/charge.lua"),
-    include_str!("scripts/fleet.lua"),
+    "local change_next, lease_next, check_dataset\nif changes > 0 then\n",
     include_str!("scripts/debt.lua"),
     include_str!("scripts/refund.lua"),
+    "end\nif leases > 0 then\n",
+    include_str!("scripts/lease.lua"),
     include_str!("scripts/dataset.lua"),
-    include_str!("scripts/lease.lua")
-));
-
-/// Refunds, adds debts, releases and renews.
-pub(crate) static CHANGE: Script = Script::new(concat!(
-    include_str!("scripts/input.lua"),
-    include_str!("scripts/state.lua"),
-    include_str!("scripts/debt.lua"),
-    include_str!("scripts/refund.lua"),
-    include_str!("scripts/change.lua")
+    "end\n",
+    include_str!("scripts/decide.lua")
 ));
 
 /// Identifies the dataset; also what a probe of the circuit breaker runs. KEYS[1] stores
 /// what identifies it, ARGV[1] is an id for a dataset that has none.
-pub(crate) static CHECK_DATASET: Script =
-    Script::new(concat!(include_str!("scripts/dataset.lua"), "return check_dataset(KEYS[1], ARGV[1])"));
+pub(crate) static CHECK_DATASET: Script = Script::new(concat!(
+    "local check_dataset\n",
+    include_str!("scripts/dataset.lua"),
+    "return check_dataset(KEYS[1], ARGV[1])"
+));
 
 /// Publishes cooldowns. Rare, so it is loaded on first use.
 pub(crate) static PUBLISH_COOLDOWNS: Script = Script::new(include_str!("scripts/publish_cooldowns.lua"));
@@ -74,7 +60,7 @@ pub(crate) static PUBLISH_COOLDOWNS: Script = Script::new(include_str!("scripts/
 pub(crate) static READ_COOLDOWNS: Script = Script::new(include_str!("scripts/read_cooldowns.lua"));
 
 /// The scripts that every new connection loads.
-pub(crate) static LOADED: [&Script; 5] = [&PLAIN, &DECIDE, &LEASE, &CHANGE, &CHECK_DATASET];
+pub(crate) static LOADED: [&Script; 2] = [&DECIDE, &CHECK_DATASET];
 
 /// One call of a script.
 pub(crate) struct Call {

@@ -16,7 +16,7 @@ use super::*;
 use crate::{
     backend::redis::{
         RedisBuilder,
-        wire::{CHANGE, CHECK_DATASET, DECIDE},
+        wire::{CHECK_DATASET, LOADED},
     },
     error::BackendErrorKind,
 };
@@ -56,7 +56,7 @@ fn why(error: &BackendError) -> String {
 async fn scripts_are_loaded_and_sent_again_after_a_flush() {
     let server = start().await;
     let link = connect(builder(&server).connections(3)).await.unwrap();
-    let exists = server.run::<Value, 3>("SCRIPT", ["EXISTS", DECIDE.hash(), CHANGE.hash()]).await;
+    let exists = server.run::<Value, 3>("SCRIPT", ["EXISTS", LOADED[0].hash(), LOADED[1].hash()]).await;
     assert_eq!(exists, Value::Array(vec![Value::Int(1), Value::Int(1)]));
     for lane in 0..7 {
         let () = server.run("SCRIPT", ["FLUSH"]).await;

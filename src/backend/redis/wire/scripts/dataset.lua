@@ -5,7 +5,7 @@
 -- Returns ID:BEFORE:SEEN:NOW: the last-seen time before this call and after it, and
 -- the present time, in microseconds since the Unix epoch. SEEN is later than NOW if
 -- the clock was set back.
-local function check_dataset(key, fresh)
+function check_dataset(key, fresh)
   local stored = redis.call('GET', key)
   local id, before = string.match(stored or '', '^(%x+):(%d+)$')
   if not id then id, before = fresh, '0' end
@@ -15,12 +15,4 @@ local function check_dataset(key, fresh)
   if tonumber(seen) < tonumber(before) then seen = before end
   redis.call('SET', key, id .. ':' .. seen)
   return table.concat({ id, before, seen, now }, ':')
-end
-
--- A call that also checks it has the key as its last one, and the id as ARGV[2]. Its reply
--- is then its own and that of `check_dataset`.
-local checks = ARGV[2] and 1 or 0
-local function with_check(reply)
-  if checks == 0 then return reply end
-  return { reply, check_dataset(KEYS[#KEYS], ARGV[2]) }
 end

@@ -95,6 +95,7 @@ local function add_debt_to_sliding(s, d)
   local windows, last = carry(free, d.limit)
   local continues = finish == c.finish and current == c.mark and c.left > c.mark
   local own = own_units(finish, current, windows ~= nil)
+  c.before = 0
   if not windows then
     store_sliding(s, d, start, current + c.units, previous)
     c.finish, c.mark = finish, own + c.units

@@ -1,123 +1,68 @@
--- Decides charge sets one after the other, each all or nothing. It reads every
--- counter, decides, and writes at the end; a rejection charges nothing.
+-- Makes changes, leases units, and decides requests, in this order: what is given back is
+-- there for those who ask. It reads every counter, decides, and writes at the end; a
+-- rejection charges nothing.
 --
--- KEYS     the counters, then their sorted sets
--- ARGV[1]  a MessagePack array: the header and the definitions as in state.lua,
---          then for each charge set: how many coalesced requests it is for (they
---          are admitted in order; 0: it asks for one, and charges nothing), longest wait, not before (both in microseconds
---          from now), id of the request, number of its tiers; for each tier:
---          counter, definition, sorted set (0: none)
--- Returns  a MessagePack array: now, then for each charge set: how many requests
---          are admitted; when, in microseconds from now (the wait of an admitted
---          request, or when the next one conforms; -1: never; -2 - i: unknown,
---          since tier i is full of units in flight); the tiers that delay it, as
+-- KEYS     the counters, then other keys, which are numbered from 1: sorted sets of counters,
+--          records of leases, and the sorted sets of the instances that asked for a counter;
+--          with ARGV[2] the last one is what identifies the dataset
+-- ARGV[1]  a MessagePack array. Its header: now in microseconds (0: the server's
+--          time), how long to keep a counter beyond its use, whether to keep a
+--          TTL that is long enough, id of the instance, number of counters,
+--          number of definitions, the latest time that the server's clock has had
+--          if it was set back since (else 0), number of changes, number of leases.
+--          Then for each definition 14 numbers: kind, cost, limit, window, flags (1: never
+--          conforms, 2: smooth, 4: settled late); for a bucket the cost's time and the slack
+--          (both as microseconds and parts), and units of its rate; longest wait; for a
+--          bucket the period of its rate, and the most units that are missing without
+--          a reservation (a leaky bucket has only the next departure: 0); and how far
+--          ahead of the clock a counter can be.
+--          Then for each change 13 numbers: operation (1: refund, 2: add debt,
+--          3: release, 4: renew, 5: forget the counter), counter, definition, sorted set
+--          (0: none), units, the units' time (microseconds and parts), units left of the
+--          claim, their time in microseconds (of a sliding window: the mark of the
+--          charge, 0 once more was charged), the claim's time, its end, its mark, id of
+--          the request.
+--          Then for each lease: the number of the ask (0: none is recorded), the last one
+--          that the instance has received, the record (0: none), how many units requests
+--          wait for, how many to lease ahead, for how many microseconds an instance counts,
+--          id of the first request, number of its tiers; for each tier: counter, definition,
+--          sorted set (0: none); for each tier: the set of the instances that asked for it.
+--          Then for each charge set: how many coalesced requests it is for (they
+--          are admitted in order; 0: it asks for one, and charges nothing), longest wait,
+--          not before (both in microseconds from now), id of the request, number of its
+--          tiers; for each tier: counter, definition, sorted set (0: none)
+-- ARGV[2]  only where units are leased: an id for a dataset that has none
+-- Returns  with ARGV[2] what follows, and what dataset.lua says; else only what follows.
+--          A MessagePack array: now; then for each change whether it was made (0: the key is
+--          no counter of this version), units left of the claim, its time, its end and its
+--          mark; then for each lease how many units are leased, how many instances have
+--          asked lately, 0, and for each tier the three numbers of `standing`; then for each
+--          charge set how many requests are admitted; when, in microseconds from now (the
+--          wait of an admitted request, or when the next one conforms; -1: never; -2 - i:
+--          unknown, since tier i is full of units in flight); the tiers that delay it, as
 --          bits; and for each tier the three numbers of `standing`.
 --          If a key is no counter of this version: -1 and the number of the key.
 
--- When a request that conforms at `at` should be admitted for the tier to be
--- smooth, and until when it may be delayed for other tiers.
-local function pace(s, d, at)
-  local kind = s.kind
-  if kind == LOG then return at, at end
-  if kind == BUCKET or kind == FLIGHT then return at, UNKNOWN end
-  local finish, count
-  if kind == SLIDING then
-    local start
-    start, count = sliding_at(s, d, at)
-    finish = start + d.window
+-- The first write of a call decides whether a server that is full denies all of them. This
+-- one is denied, and else writes nothing.
+if leases > 0 then
+  local first = read('ZADD', KEYS[counters + 1], 'XX', 0, '')
+  if type(first) == 'table' and string.find(first.err or '', 'OOM', 1, true) then return first end
+end
+for _ = 1, changes do change_next() end
+for _ = 1, leases do lease_next() end
+while cursor <= #input do
+  if not decide_fast() then decide_next() end
+end
+for i, d in pairs(dirty) do
+  local s = states[i]
+  if s.set and s[3] == 0 and not (s.keeps_expired and s.expired > 0) then
+    call('DEL', KEYS[i], s.set)
   else
-    finish, count = window_at(s, d, at)
+    write(i, idle_at(s, d))
   end
-  local put_off = finish - 1
-  if kind == ANCHORED and at >= s[2] then put_off = at end
-  if not smooth(d) or d.cost == 0 or count == 0 then return at, put_off end
-  local passed, rest = muldiv(count, d.window, max(1, d.limit))
-  return max(at, finish - d.window + passed + (rest > 0 and 1 or 0)), put_off
 end
 
--- Decides one charge set. Its tiers start at the cursor, with three numbers each.
-local function decide(n, max_wait, not_before, request, tiers)
-  local first = cursor
-  local k, waits = n, false
-  for t = 0, tiers - 1 do
-    local i, d, set = input[first + 3 * t], DEFS[input[first + 3 * t + 1]], input[first + 3 * t + 2]
-    local s = open(i, d, set)
-    if not s then return end
-    if smooth(d) and min(d.longest, max_wait) > 0 then waits = true end
-    local fitting = fits(s, d, n)
-    if fitting == nil then fitting = earliest(s, d) == now and n or 0 end
-    if fitting < k then k = fitting end
-  end
-  if n > 1 and k > 1 then
-    -- A bucket that was written under another limit is converted by its first
-    -- charge; the other requests are decided after it.
-    for t = 0, tiers - 1 do
-      local s, d = states[input[first + 3 * t]], DEFS[input[first + 3 * t + 1]]
-      if s.kind == BUCKET and s[4] ~= d.limit then k = 1 end
-    end
-  end
-  if k > 0 and not waits and not_before == 0 then
-    commit_all(first, tiers, now, k, request)
-    if k < n then
-      local rest = n - k
-      local before = #out
-      decide(rest, max_wait, not_before, request, tiers)
-      -- The rest was decided on its own; the reply has the sum.
-      out[before + 1] = out[before + 1] + k
-      return
-    end
-    say(k) say(0) say(0)
-  else
-    local times, known, never_fits, full = when_all(first, tiers, now + not_before)
-    local at = full and UNKNOWN or known
-    local function may_wait(time)
-      if time - now > max_wait then return false end
-      for t = 0, tiers - 1 do
-        local own = times[t]
-        if own ~= UNKNOWN and own - now > DEFS[input[first + 3 * t + 1]].longest then return false end
-      end
-      return true
-    end
-    local admitted = nil
-    if not never_fits and at ~= UNKNOWN and (at == now or may_wait(at)) then admitted = at end
-    if admitted and waits then
-      local latest, departs, paces = UNKNOWN, at, {}
-      for t = 0, tiers - 1 do
-        local s, d = states[input[first + 3 * t]], DEFS[input[first + 3 * t + 1]]
-        local longest = min(d.longest, max_wait)
-        local own, put_off = pace(s, d, at)
-        local within = (own - now <= longest or at == now) and own or max(now + longest, at)
-        paces[t] = within - now <= longest and within or at
-        departs, latest = max(departs, paces[t]), min(latest, put_off)
-      end
-      departs = max(min(departs, latest), at)
-      if departs > at then
-        for t = 0, tiers - 1 do
-          if paces[t] >= departs then times[t] = paces[t] end
-        end
-      end
-      admitted = departs
-    end
-    local mask = delaying(times, tiers)
-    if admitted then
-      if n > 0 then commit_all(first, tiers, admitted, 1, request) end
-      say(1) say(admitted - now) say(mask)
-    else
-      say(0)
-      if never_fits then
-        say(-1)
-      elseif full and (known == now or may_wait(known)) then
-        say(-2 - full)
-      else
-        say(known - now)
-      end
-      say(mask)
-    end
-  end
-  say_statuses(first, tiers)
-end
-
-each_charge_set(decide)
-for i, d in pairs(dirty) do write(i, idle_at(states[i], d)) end
-
-return cmsgpack.pack(out)
+local reply = cmsgpack.pack(out)
+if ARGV[2] then return { reply, check_dataset(KEYS[#KEYS], ARGV[2]) } end
+return reply

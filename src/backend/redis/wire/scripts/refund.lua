@@ -1,5 +1,5 @@
--- Changes of what was charged, shared by change.lua and lease.lua: refunds, debts, and
--- the release and renewal of units in flight.
+-- Changes of what was charged: refunds, debts, and the release and renewal of units in
+-- flight.
 --
 -- A refund never admits more than the limit: what cannot be shown to be unused
 -- is forfeited.
@@ -61,6 +61,19 @@ local function refund_window(s, d)
   c.finish = s[2]
 end
 
+-- The last units of a window that is yet to come have left it, and no later one counts
+-- any: the windows before it are as they were when the units were charged. Else nothing
+-- would be admitted before that window.
+local function reopen_before(s, d)
+  local start = max(0, s[2] - 2 * d.window)
+  local is_empty = s[3] == 0 and (c.finish == start + d.window or c.finish == start and s[4] == 0)
+  if c.before == 0 or not is_empty or start <= now then return end
+  local previous, before_that = floor(c.before / UNKNOWN_COUNT) - 1, c.before % UNKNOWN_COUNT
+  -- Units that have left since then do not come back.
+  if c.finish ~= start then previous = min(previous, s[4]) end
+  store_sliding(s, d, max(0, c.finish - 2 * d.window), previous, before_that)
+end
+
 local function refund_sliding(s, d)
   if s[2] >= MOST then return end
   local start, rest, left = max(0, s[2] - 2 * d.window), c.units, c.left
@@ -87,17 +100,21 @@ local function refund_sliding(s, d)
     local own = min(rest, c.mark, s[4])
     s[4], c.mark = s[4] - own, c.mark - own
   end
+  reopen_before(s, d)
 end
 
 local function entry(time, units)
   return string.format('%.0f:%.0f', time, units)
 end
 
+local function read_entry(member)
+  local time, units = string.match(member, '^(%d+):(%d+)$')
+  return tonumber(time), tonumber(units)
+end
+
 -- Reads a log's last entry, after it has changed.
 local function find_last(s)
-  local last = call('ZRANGE', s.set, -1, -1)[1]
-  s[4] = last and tonumber(string.match(last, '^(%d+):')) or 0
-  s[5] = last and tonumber(string.match(last, ':(%d+)$')) or 0
+  s[4], s[5] = read_entry(call('ZRANGE', s.set, -1, -1)[1] or '0:0')
 end
 
 local function purge(s)
@@ -116,73 +133,35 @@ local function put(s, time, units)
   s[3] = s[3] + 1
 end
 
-local function members_of(member)
-  local time, count = string.match(member, '^(%d+):(%d+)$')
-  return tonumber(time), tonumber(count)
-end
-
--- Moves entries, or parts of them, by `length`: `units` from the front of a log,
--- after skipping `aside` units, or from its end.
-local function shift(s, units, aside, length, from_end)
-  local from, taken = 0, {}
-  while units > 0 do
-    local members
-    if from_end then
-      members = call('ZRANGE', s.set, -from - 256, -from - 1)
-    else
-      members = call('ZRANGE', s.set, from, from + 255)
-    end
-    for i = 1, #members do
-      local member = members[from_end and #members + 1 - i or i]
-      local time, count = members_of(member)
-      local left = min(aside, count)
-      aside = aside - left
-      local own = min(units, count - left)
-      units = units - own
-      if own > 0 then taken[#taken + 1] = { member, time, count, own } end
-      if units == 0 then break end
-    end
-    if #members < 256 then break end
-    from = from + 256
-  end
-  for _, entry in ipairs(taken) do
-    call('ZREM', s.set, entry[1])
-    s[3] = s[3] - 1
-    if entry[3] > entry[4] then put(s, entry[2], entry[3] - entry[4]) end
-  end
-  for _, entry in ipairs(taken) do put(s, min(max(0, entry[2] + length), MOST - 1), entry[4]) end
-end
-
 -- Rotates a log by `units`. A full log admits another unit when its oldest one
 -- expires, so each unit of a debt replaces the oldest of the last `limit` units,
 -- one window later. A refund rotates it back.
 local function rotate(s, d, units, is_back)
-  local rest, rounds = units % d.limit, floor(units / d.limit)
-  -- Units before the last `limit` ones have expired by then.
-  local aside = max(0, s[2] - d.limit)
   local length = is_back and -d.window or d.window
-  if not is_back then shift(s, rest, aside, length, false) end
-  if rounds > 0 then
-    -- A debt beyond the limit moves all of them.
-    local members, kept = call('ZRANGE', s.set, 0, -1), {}
-    for _, member in ipairs(members) do
-      local time, count = members_of(member)
-      local left = min(aside, count)
-      aside = aside - left
-      if left > 0 then kept[time] = (kept[time] or 0) + left end
-      if count > left then
-        local moved = min(max(0, time + rounds * length), MOST - 1)
-        kept[moved] = (kept[moved] or 0) + count - left
+  local rounds, rest = floor(units / d.limit), units % d.limit
+  -- Units before the last `limit` ones have expired by then, and stay.
+  local aside = max(0, s[2] - d.limit)
+  local from = is_back and s[2] - rest or aside
+  -- From which unit on, up to which, and by how many windows it moves.
+  local parts = { { 0, aside, 0 }, { aside, from, rounds }, { from, from + rest, rounds + 1 }, { from + rest, s[2], rounds } }
+  local before, kept = 0, {}
+  for _, member in ipairs(call('ZRANGE', s.set, 0, -1)) do
+    local time, count = read_entry(member)
+    for _, part in ipairs(parts) do
+      local own = min(before + count, part[2]) - max(before, part[1])
+      if own > 0 then
+        local moved = part[3] == 0 and time or min(max(0, time + part[3] * length), MOST - 1)
+        kept[moved] = (kept[moved] or 0) + own
       end
     end
-    call('DEL', s.set)
-    s[3] = 0
-    for time, count in pairs(kept) do
-      call('ZADD', s.set, time, entry(time, count))
-      s[3] = s[3] + 1
-    end
+    before = before + count
   end
-  if is_back then shift(s, rest, 0, length, true) end
+  call('DEL', s.set)
+  s[3] = 0
+  for time, count in pairs(kept) do
+    call('ZADD', s.set, time, entry(time, count))
+    s[3] = s[3] + 1
+  end
   find_last(s)
 end
 
@@ -210,53 +189,47 @@ local function add_debt_to_log(s, d)
   c.mark = s[6]
 end
 
--- Removes up to `most` units of an entry.
-local function take_at(s, member, most)
-  local time, count = string.match(member, '^(%d+):(%d+)$')
-  local given = min(most, tonumber(count))
-  call('ZREM', s.set, member)
-  s[2], s[3] = s[2] - given, s[3] - 1
-  if tonumber(count) > given then
-    call('ZADD', s.set, time, entry(tonumber(time), tonumber(count) - given))
-    s[3] = s[3] + 1
+-- Removes up to so many units from the first entries of a log, from the last of these on.
+local function take_before(s, entries, units)
+  while units > 0 and entries > 0 do
+    entries = entries - 1
+    local member = call('ZRANGE', s.set, entries, entries)[1]
+    local time, count = read_entry(member)
+    local taken = min(units, count)
+    call('ZREM', s.set, member)
+    units, s[2], s[3] = units - taken, s[2] - taken, s[3] - 1
+    if count > taken then
+      call('ZADD', s.set, time, entry(time, count - taken))
+      s[3] = s[3] + 1
+    end
   end
-  return given
 end
 
 -- If nothing was charged since, the charge is undone step by step. Else units are
 -- removed from the first time that any of them was charged for, or older ones, unless
--- they replaced others.
+-- they replaced others. Undoing keeps what has expired: it counts again if the clock is set
+-- back.
 local function refund_log(s, d)
-  -- Entries that have expired meanwhile may have to be rotated back as well.
-  s[2], s[3] = s[2] + s.expired_units, s[3] + s.expired
+  s.keeps_expired = true
   if knows_latest(s) and s[4] < MOST - 1 then
+    -- Entries that have expired meanwhile may have to be rotated back as well.
+    s[2], s[3] = s[2] + s.expired_units, s[3] + s.expired
     local rotated = min(c.units, c.finish)
-    if rotated > 0 then
-      if s[2] < d.limit then
-        subtract_expired(s, s.set, s.before)
-        return
-      end
-      rotate(s, d, rotated, true)
+    if rotated == 0 or s[2] >= d.limit then
+      if rotated > 0 then rotate(s, d, rotated, true) end
       c.finish = c.finish - rotated
+      take_before(s, s[3], c.units - rotated)
+      find_last(s)
     end
-    local rest = c.units - rotated
-    while rest > 0 do
-      local member = call('ZRANGE', s.set, -1, -1)[1]
-      if not member then break end
-      rest = rest - take_at(s, member, rest)
-    end
+    subtract_expired(s, s.set, s.before)
   elseif c.finish == 0 then
-    local latest, after = string.format('%.0f', c.at), '(' .. string.format('%.0f', s.before)
-    local rest = c.units
-    while rest > 0 do
-      local member = call('ZREVRANGEBYSCORE', s.set, latest, after, 'LIMIT', 0, 1)[1]
-      if not member then break end
-      rest = rest - take_at(s, member, rest)
-    end
-    if rest < c.units then renew(s) end
+    purge(s)
+    local units = s[2]
+    take_before(s, call('ZCOUNT', s.set, '-inf', string.format('%.0f', c.at)), c.units)
+    -- A debt cannot be rotated back past the gap.
+    if s[2] < units then renew(s) end
+    find_last(s)
   end
-  find_last(s)
-  subtract_expired(s, s.set, s.before)
 end
 
 local function change_in_flight(s, d, op, request)
@@ -277,11 +250,11 @@ end
 
 -- Makes the change at the cursor, which moves behind it, and says what became of the
 -- claim.
-local function change_next(say)
+function change_next()
   local op, i, d, set = input[cursor], input[cursor + 1], DEFS[input[cursor + 2]], input[cursor + 3]
   c = {
     units = input[cursor + 4], q = input[cursor + 5], r = input[cursor + 6], left = input[cursor + 7],
-    alone = input[cursor + 8], at = input[cursor + 9], finish = input[cursor + 10], mark = input[cursor + 11],
+    alone = input[cursor + 8], before = input[cursor + 8], at = input[cursor + 9], finish = input[cursor + 10], mark = input[cursor + 11],
   }
   local request = input[cursor + 12]
   cursor = cursor + 13
@@ -313,15 +286,4 @@ local function change_next(say)
     end
   end
   say(s and 1 or 0) say(c.left) say(c.at) say(c.finish) say(c.mark)
-end
-
-local function write_all()
-  for i, d in pairs(dirty) do
-    local s = states[i]
-    if s.set and s[3] == 0 then
-      call('DEL', KEYS[i], s.set)
-    else
-      write(i, idle_at(s, d))
-    end
-  end
 end

@@ -1,5 +1,4 @@
--- The state of counters and their algorithms, shared by decide.lua and change.lua:
--- this text is put in front of each. Times are whole microseconds since the Unix
+-- The state of counters and their algorithms. Times are whole microseconds since the Unix
 -- epoch. Every number is an integer below 2^53, which a double holds exactly.
 -- Products beyond that are divided bit by bit (`muldiv`).
 --
@@ -9,49 +8,33 @@
 --            lower limit has found reserved slots); and if it is settled late: the
 --            time refunded, and the latest time charged for
 --   window   end, count
---   sliding  time at which it is idle, this window's count, the last one's
+--   sliding  time at which it is idle, this window's count, the last one's; and if it is
+--            not zero: that of the window before those (UNKNOWN_COUNT: unknown)
 --   log      units, entries, last time, units at the last time, version
 --   flight   units, entries
 -- A unit seldom takes a whole microsecond: a bucket keeps the rest as parts, of
 -- which its rate has a fixed number to a microsecond.
 -- The entries of a log or of a concurrency limit are in a sorted set beside it:
 -- `time:units` by time, or `instance.request:units` by the end of the lease.
---
--- KEYS     the counters, then their sorted sets
--- ARGV[1]  a MessagePack array. Its header: now in microseconds (0: the server's
---          time), how long to keep a counter beyond its use, whether to keep a
---          TTL that is long enough, id of the instance, number of counters,
---          number of definitions, the latest time that the server's clock has had
---          if it was set back since (else 0). Then for each definition 14
---          numbers: kind, cost, limit, window, flags (1: never conforms, 2: smooth, 4: settled
---          late); for a bucket the cost's time and the slack (both as
---          microseconds and parts), and units of its rate; longest wait; for a
---          bucket the period of its rate, and the most units that are missing without
---          a reservation (a leaky bucket has only the next departure: 0); and how far
---          ahead of the clock a counter can be. What follows is up to the script.
 
 local MOST = 9007199254740991 -- 2^53 - 1
-local SOON = 1000000 -- a TTL is not extended by less than this
 local SWEPT = 500 -- the most expired entries that one call removes
 local BUCKET, ALIGNED, ANCHORED, SLIDING, LOG, FLIGHT = 1, 2, 3, 4, 5, 6
-local SHORT, LENGTH_SHORT = '<Bdddd', 33 -- a bucket that is not settled late
-local FORMAT = { '<Bdddddd', '<Bddd', '<Bddd', '<Bdddd', '<Bdddddd', '<Bddd' }
+local SHORT, LENGTH_SHORT = '<Bdddd', 33 -- a bucket that is not settled late, or a sliding window without its last number
+local UNKNOWN_COUNT = 67108864 -- 2^26: higher counts are unknown to a claim
+local FORMAT = { '<Bdddddd', '<Bddd', '<Bddd', '<Bddddd', '<Bdddddd', '<Bddd' }
 local HEAD = { 17, 18, 18, 19, 20, 21 } -- 16 * version + form
-local LENGTH = { 49, 25, 25, 33, 49, 25 }
+local LENGTH = { 49, 25, 25, 41, 49, 25 }
 
-local max, min = math.max, math.min
-local instance, latest = input[4], input[7]
-
-local cursor = 8
 local DEFS = {}
 for i = 1, definitions do
+  local d = FIRST + 14 * (i - 1)
   DEFS[i] = {
-    kind = input[cursor], cost = input[cursor + 1], limit = input[cursor + 2], window = input[cursor + 3],
-    flags = input[cursor + 4], q = input[cursor + 5], r = input[cursor + 6], slack_q = input[cursor + 7],
-    slack_r = input[cursor + 8], units = input[cursor + 9], longest = input[cursor + 10],
-    period = input[cursor + 11], most_used = input[cursor + 12], furthest = input[cursor + 13],
+    kind = input[d + 1], cost = input[d + 2], limit = input[d + 3], window = input[d + 4],
+    flags = input[d + 5], q = input[d + 6], r = input[d + 7], slack_q = input[d + 8],
+    slack_r = input[d + 9], units = input[d + 10], longest = input[d + 11],
+    period = input[d + 12], most_used = input[d + 13], furthest = input[d + 14],
   }
-  cursor = cursor + 14
 end
 
 local function never(d) return d.flags % 2 == 1 end
@@ -84,9 +67,8 @@ local function gcd(a, b)
   return a
 end
 
--- The counters as they become. The state is `false` if the key is no counter of this
--- version.
-local states, dirty = {}, {}
+-- The definitions of the counters that are written at the end.
+local dirty = {}
 
 -- Counts the sorted set, if the counter does not agree with it.
 local function count_set(s, set)
@@ -168,9 +150,9 @@ local function state_of(i, d, set)
   if not value then
     s = { 0, 0, 0, 0, 0, 0 }
     if kind == BUCKET then s[4] = d.limit end
-  elseif kind == BUCKET and #value == LENGTH_SHORT and string.byte(value) == HEAD[kind] then
-    local _, expires, tat, parts, limit = struct.unpack(SHORT, value)
-    s = { expires, tat, parts, limit, 0, tat }
+  elseif (kind == BUCKET or kind == SLIDING) and #value == LENGTH_SHORT and string.byte(value) == HEAD[kind] then
+    local _, expires, second, third, fourth = struct.unpack(SHORT, value)
+    s = { expires, second, third, fourth, 0, second }
   elseif type(value) == 'table' or string.byte(value) ~= HEAD[kind] or #value ~= LENGTH[kind] then
     states[i] = false
     return false
@@ -182,7 +164,7 @@ local function state_of(i, d, set)
   end
   -- Slots are reserved then that a higher limit does not move: see `found`.
   if kind == BUCKET and s[4] < 0 then s.is_reserved, s[4] = true, -s[4] end
-  s.kind, s.is_long = kind, kind ~= BUCKET or s.is_long or late(d)
+  s.kind, s.is_long = kind, kind ~= BUCKET and kind ~= SLIDING or s.is_long or late(d)
   if set > 0 then
     s.set = KEYS[counters + set]
     local entries = read('ZCARD', s.set)
@@ -207,29 +189,28 @@ local function renew(s)
   s[6] = min(max(s[6], now) + 1, MOST)
 end
 
--- Writes a counter. Its TTL reaches beyond the time at which it is idle: equal to
--- a new one.
+-- Writes an open counter that is in use until `idle`.
 local function write(i, idle)
   local s = states[i]
   local kind = s.kind
   if s.set then
     deny_when_full(s)
-    sweep(s)
+    if s.keeps_expired then
+      s[2], s[3] = s[2] + s.expired_units, s[3] + s.expired
+    else
+      sweep(s)
+    end
     if #s.removed > 0 then call('ZREM', s.set, unpack(s.removed)) end
     for _, entry in ipairs(s.added) do call('ZADD', s.set, entry[1], entry[2]) end
   end
   -- A sorted set that was empty in between is a new key without a TTL.
-  local lasts = keeps and not s.set and s[1] >= idle + SOON and s[1] > now
-  if not lasts then s[1] = max(idle, now) + outlive end
+  local is_kept
+  s[1], is_kept = lasting(s.set and 0 or s[1], idle)
   local fourth = s.is_reserved and -s[4] or s[4]
-  local value = struct.pack(s.is_long and FORMAT[kind] or SHORT, HEAD[kind], s[1], s[2], s[3], fourth, s[5], s[6])
-  if lasts then
-    call('SET', KEYS[i], value, 'KEEPTTL')
-    return
-  end
-  local living = math.ceil((s[1] - now) / 1000)
-  call('SET', KEYS[i], value, 'PX', living)
-  if s.set then call('PEXPIRE', s.set, living) end
+  local is_long = s.is_long or kind == SLIDING and s[5] ~= 0
+  local value = struct.pack(is_long and FORMAT[kind] or SHORT, HEAD[kind], s[1], s[2], s[3], fourth, s[5], s[6])
+  put(i, value, s[1], is_kept)
+  if s.set then call('PEXPIRE', s.set, math.ceil((s[1] - now) / 1000)) end
 end
 
 -- Buckets ------------------------------------------------------------------
@@ -332,8 +313,15 @@ local function sliding_at(s, d, at)
   return opened, 0, follows and s[3] or 0
 end
 
-local function store_sliding(s, d, start, current, previous)
-  s[2], s[3], s[4] = start + 2 * d.window, current, previous
+local function store_sliding(s, d, start, current, previous, before_that)
+  s[2], s[3], s[4], s[5] = start + 2 * d.window, current, previous, before_that or UNKNOWN_COUNT
+end
+
+-- The count of the window two before the one that starts at `opened`.
+local function before_previous(s, d, opened)
+  local passed = (opened - max(0, s[2] - 2 * d.window)) / d.window
+  if passed == 0 then return s[5] end
+  return passed == 1 and s[4] or passed == 2 and s[3] or 0
 end
 
 -- When a counter equals a new one.
@@ -358,7 +346,9 @@ local function standing(s, d)
     local finish = start + d.window
     local weighed, rest = muldiv(previous, max(0, finish - max(now, start)), d.window)
     local used = weighed + (rest > 0 and 1 or 0) + current
-    return max(0, finish - now), now < start and 0 or max(0, d.limit - used), 0
+    local is_known = max(s[4], s[5]) < UNKNOWN_COUNT
+    local mark = is_known and (s[4] + 1) * UNKNOWN_COUNT + s[5] or 0
+    return max(0, finish - now), now < start and 0 or max(0, d.limit - used), mark
   elseif kind == LOG then
     return s[2] > 0 and max(0, s[4] + d.window - now) or 0, max(0, d.limit - s[2]), s[6]
   elseif kind == FLIGHT then

@@ -13,7 +13,7 @@ fn bytes_of_key(units: u64) -> u64 {
     let context = context(false);
     let mut pools = None;
     let taken = allocation_counter::measure(|| {
-        let own = Pools::new("rl", true, &Arc::default(), &Arc::new(Instances::new()));
+        let own = Pools::new("rl", true, &Arc::default());
         for index in 0..KEYS {
             request_of(&format!("tenant-{index:09}"), &policy, (1, WINDOW), |request, charge| {
                 let pool = PoolKey { key: charge.key, version: 1, interval: INTERVAL };

@@ -8,10 +8,9 @@ use smallvec::smallvec;
 use tokio::time::Instant;
 
 use super::super::super::{
-    exchange::Exchange,
     last_reply::LastReply,
     lease::{Leased, ReturnedUnits},
-    pool::{Pool, Take, Want},
+    pool::{Exchange, Pool, Take, Want},
     pool_template::{PoolTemplate, Shared},
 };
 use crate::{

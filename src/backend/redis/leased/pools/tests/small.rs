@@ -3,6 +3,7 @@
 use super::{
     super::super::{
         demand::{Demand, Moment},
+        instances::{Instances, KEPT},
         last_reply::PackedStatus,
     },
     INTERVAL,
@@ -75,4 +76,20 @@ fn a_new_key_has_no_demand() {
         assert_eq!(demand.per_interval(start - INTERVAL, INTERVAL), 1, "{start}");
         assert_eq!(demand.idle_for(start - INTERVAL), 0, "{start}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_largest_number_counts_for_a_while() {
+    let instances = Instances::new();
+    assert_eq!(instances.get(), 1);
+    instances.observe(3);
+    instances.observe(1);
+    assert_eq!(instances.get(), 3, "at once, and not of the last counter");
+    tokio::time::advance(10 * KEPT).await;
+    assert_eq!(instances.get(), 3, "while nothing replies");
+    instances.observe(2);
+    assert_eq!(instances.get(), 3, "seen since the last look");
+    tokio::time::advance(KEPT).await;
+    instances.observe(2);
+    assert_eq!(instances.get(), 2, "one has left");
 }

@@ -16,7 +16,6 @@ fn a_cooldown_is_published_once_and_again_only_if_longer() {
     assert!(outbox.put("a".into(), now + SECOND * 3, now));
     let batch = outbox.take(10, now);
     assert_eq!(batch, [("a".into(), now + SECOND * 3)], "in one");
-    outbox.published(batch, now);
     assert!(!outbox.put("a".into(), now + SECOND * 3 + TOLERANCE, now));
     assert!(outbox.put("a".into(), now + SECOND * 4, now));
     assert_eq!(taken(&mut outbox, now), [("a".to_owned(), SECOND * 4)]);
@@ -30,24 +29,23 @@ fn an_unpublished_cooldown_is_retried_until_it_ends() {
     outbox.put("b".into(), now + SECOND * 3, now);
     let batch = outbox.take(10, now);
     outbox.put("b".into(), now + SECOND * 2, now);
-    outbox.put_back(batch, now);
+    outbox.put_back(batch);
     let later = now + SECOND;
     assert_eq!(taken(&mut outbox, later), [("b".to_owned(), SECOND * 2)]);
 }
 
 #[test]
-fn both_are_bounded() {
+fn it_is_bounded() {
     let (mut outbox, now) = (Outbox::default(), Instant::now());
-    let all = (0..MAX_KEYS + 10).filter(|nth| outbox.put(nth.to_string(), now + SECOND, now)).count();
-    assert_eq!(all, MAX_KEYS);
+    let all = (0..MAX_KNOWN + 10).filter(|nth| outbox.put(nth.to_string(), now + SECOND, now)).count();
+    assert_eq!(all, MAX_KNOWN);
     assert_eq!(outbox.take(64, now).len(), 64);
-    let batch = outbox.take(MAX_KEYS, now);
-    outbox.published(batch, now);
-    outbox.published(vec![("more".into(), now + SECOND); 100], now);
-    assert!(outbox.published.len() <= MAX_KEYS);
+    outbox.take(MAX_KNOWN, now);
+    (0..100).for_each(|nth| assert!(outbox.put(format!("more {nth}"), now + SECOND, now), "published are forgotten"));
+    assert!(outbox.0.len() <= MAX_KNOWN);
     let later = now + SECOND;
-    for nth in 0..MAX_KEYS + 10 {
+    for nth in 0..MAX_KNOWN + 10 {
         outbox.put(format!("other {nth}"), later + SECOND, later);
     }
-    assert_eq!(outbox.pending.len(), MAX_KEYS);
+    assert_eq!(outbox.0.len(), MAX_KNOWN);
 }

@@ -1,0 +1,74 @@
+-- Decides single requests of one tier that do not wait, by buckets that are not settled
+-- late, fixed and anchored windows. It decides as charge.lua does, on the same counters, but
+-- it makes no tables, and a call that needs nothing else ends before the other parts define
+-- their functions.
+--
+-- Why it exists: with it a server makes twice as many of these decisions in a second.
+
+local pack, open_value = struct.pack, struct.unpack
+
+-- Decides the charge set at the cursor, and moves the cursor behind it. False if only
+-- charge.lua can decide it.
+local function decide_fast()
+  local i, d = input[cursor + 5], FIRST + 14 * (input[cursor + 6] - 1)
+  local kind, cost, limit, window = input[d + 1], input[d + 2], input[d + 3], input[d + 4]
+  -- One request, one tier, no earliest time, and no wait.
+  local is_single = input[cursor] == 1 and input[cursor + 4] == 1 and input[cursor + 2] == 0
+  if not is_single or min(input[cursor + 1], input[d + 11]) > 0 then return false end
+  -- It costs something and may conform, the counter is not open, and no clock was set back.
+  if kind > 3 or cost == 0 or input[d + 5] % 2 == 1 or states[i] ~= nil or latest > 0 then return false end
+
+  local value, head, expires, is_kept = values[i], nil, 0, false
+  local admitted, when, first, second = 1, 0, 0, 0
+  if kind == 1 then
+    local units, at, parts, written = input[d + 10], 0, 0, limit
+    if value then
+      if #value ~= 33 then return false end
+      head, expires, at, parts, written = open_value('<Bdddd', value)
+      if head ~= 17 then return false end
+    end
+    if at < now then at, parts = now, 0 end
+    if input[d + 5] >= 4 or written ~= limit then return false end
+    local left = input[d + 8] - (at - now) - (input[d + 9] < parts and 1 or 0)
+    if left < 0 then
+      admitted, when = 0, -left
+    else
+      parts = parts + input[d + 7]
+      local carry = floor(parts / units)
+      at, parts = at + input[d + 6] + carry, parts - carry * units
+      expires, is_kept = lasting(expires, at + 1)
+      value = pack('<Bdddd', 17, expires, at, parts, limit)
+    end
+    first, second = at - now, parts
+  else
+    local finish, count = 0, 0
+    if value then
+      if #value ~= 25 then return false end
+      head, expires, finish, count = open_value('<Bddd', value)
+      if head ~= 18 then return false end
+    end
+    if now >= finish then finish, count = (kind == 3 and now or now - now % window) + window, 0 end
+    local is_open, is_full = now >= finish - window, count + cost > limit
+    if is_open and not is_full then
+      count = count + cost
+      expires, is_kept = lasting(expires, finish)
+      value = pack('<Bddd', 18, expires, finish, count)
+    else
+      admitted, when = 0, is_full and finish - now or finish - window - now
+    end
+    first, second = finish - now, is_open and max(0, limit - count) or 0
+  end
+  if admitted == 1 then
+    values[i] = value
+    put(i, value, expires, is_kept)
+  end
+  local o = #out
+  out[o + 1], out[o + 2], out[o + 3], out[o + 4], out[o + 5], out[o + 6] = admitted, when, 1 - admitted, first, second, 0
+  cursor = cursor + 8
+  return true
+end
+
+if changes + leases == 0 then
+  while cursor <= #input and decide_fast() do end
+  if cursor > #input then return cmsgpack.pack(out) end
+end
