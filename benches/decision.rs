@@ -15,7 +15,7 @@ use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use http::{Request, Response};
 use tower::{Layer, Service, service_fn};
 use tower_ratelimit::{
-    Algorithm, Decision, Descriptor, Headers, Permit, Policy, Quota, RateLimitLayer, RateLimiter, Rule, http::tenant,
+    Algorithm, Decision, Descriptor, Headers, Permit, Policy, Quota, RateLimitLayer, RateLimiter, Rule, tenant,
 };
 
 /// The output of a future that is ready at its first poll.

@@ -19,7 +19,7 @@ use tonic::{
     transport::{Channel, Endpoint, Server, server::TcpIncoming},
 };
 use tower::{Layer, Service, ServiceExt};
-use tower_ratelimit::{Headers, Quota, RateLimitLayer, RateLimiter, http::tenant};
+use tower_ratelimit::{Headers, Quota, RateLimitLayer, RateLimiter, tenant};
 
 use self::{
     proto::{GetRequest, products_client::ProductsClient, products_server::ProductsServer},

@@ -15,7 +15,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use tokio::{net::TcpListener, task::JoinSet, time::timeout};
 use tower::{BoxError, Layer, Service, ServiceExt};
-use tower_ratelimit::{Adapt, Policy, Quota, RateLimitLayer, RateLimiter, Rule};
+use tower_ratelimit::{AdaptiveRate, Policy, Quota, RateLimitLayer, RateLimiter, Rule};
 
 const TASKS: usize = 16;
 
@@ -23,8 +23,8 @@ const TASKS: usize = 16;
 async fn main() -> Result<(), BoxError> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let time = Duration::from_secs(arguments.first().map_or(Ok(5), |seconds| seconds.parse())?);
-    let bounds = Adapt::between(Quota::per_second(1), Quota::per_second(10_000));
-    let adaptive = Rule::new("upstream").adapt(bounds.start(Quota::per_second(20)));
+    let bounds = AdaptiveRate::between(Quota::per_second(1), Quota::per_second(10_000));
+    let adaptive = Rule::new("upstream").adaptive_rate(bounds.start(Quota::per_second(20)));
     let fixed = |limit, burst| Rule::new("upstream").tier(Quota::per_second(limit).burst(burst));
     if let [_, url, limit, burst] = &arguments[..] {
         let limit = limit.parse()?;

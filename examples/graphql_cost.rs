@@ -7,7 +7,7 @@
 
 use axum::{Extension, Router, routing::post};
 use tokio::net::TcpListener;
-use tower_ratelimit::{ChargeHandle, Policy, Quota, RateLimitLayer, RateLimited, RateLimiter, Rule, http::tenant};
+use tower_ratelimit::{ChargeHandle, Policy, Quota, RateLimitLayer, RateLimited, RateLimiter, Rule, tenant};
 
 /// The number of fields. A real server asks its GraphQL library.
 fn fields(query: &str) -> u64 {

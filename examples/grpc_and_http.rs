@@ -18,7 +18,7 @@ use std::{env, error::Error, net::SocketAddr};
 use axum::{Router, extract::Path, routing::get};
 use tokio::net::TcpListener;
 use tonic::service::Routes;
-use tower_ratelimit::{Dimension, Policy, Quota, RateLimitLayer, RateLimiter, Rule, http::tenant};
+use tower_ratelimit::{Dimension, Policy, Quota, RateLimitLayer, RateLimiter, Rule, tenant};
 
 use self::{proto::products_server::ProductsServer, shop::Shop};
 

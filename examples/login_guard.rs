@@ -12,10 +12,7 @@ use std::collections::HashMap;
 use axum::{Router, extract::Query, routing::post};
 use http::StatusCode;
 use tokio::net::TcpListener;
-use tower_ratelimit::{
-    MissingTenant, Policy, Quota, RateLimitLayer, RateLimiter, Rule, Tenant,
-    http::{RequestHead, tenant},
-};
+use tower_ratelimit::{MissingTenant, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead, Rule, Tenant, tenant};
 
 type Form = HashMap<String, String>;
 

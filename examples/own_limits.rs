@@ -48,7 +48,7 @@ fn app() -> Result<Router, Box<dyn Error>> {
         .rule(Rule::new("everything").per([Dimension::Tenant]).tier(Quota::per_minute(60)))
         .rule(Rule::new("search").path("/search").tier(Quota::per_minute(10)));
     let layer = RateLimitLayer::new(RateLimiter::new(policy)?)
-        .tenant(tower_ratelimit::http::tenant::extension::<Tenant>())
+        .tenant(tower_ratelimit::tenant::extension::<Tenant>())
         .on_missing_tenant(MissingTenant::Reject)
         .headers(Headers::ALL);
     let routes = Router::new().route("/", get(|| async { "hello" })).route("/search", get(|| async { "found" }));

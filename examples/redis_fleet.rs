@@ -32,7 +32,7 @@ use tokio::{
 use tower_ratelimit::{
     Algorithm, Consistency, FailureMode, Policy, Quota, RateLimitLayer, RateLimiter, Rule,
     backend::Redis,
-    http::tenant,
+    tenant,
     time::{Clock, SystemClock},
 };
 

@@ -13,7 +13,7 @@ use reqwest::Body;
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Middleware, Next};
 use tokio::{net::TcpListener, time::Instant};
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt, retry::RetryLayer};
-use tower_ratelimit::{Quota, RateLimitLayer, RateLimiter, Retry, retry::clone_head};
+use tower_ratelimit::{Quota, RateLimitLayer, RateLimiter, RetryPolicy, retry::clone_head};
 
 /// Copies a request for another attempt. The body is copied if it is in memory; a
 /// stream can be sent only once, so its request is not retried.
@@ -48,7 +48,7 @@ impl Middleware for Log {
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
     let url = start_upstream().await?;
-    let retry = Retry::new().methods([http::Method::POST]).clone_with(copy);
+    let retry = RetryPolicy::new().methods([http::Method::POST]).clone_with(copy);
     let mut client = ServiceBuilder::new()
         // Outside: each attempt passes the limiter.
         .layer(RetryLayer::new(retry))

@@ -16,12 +16,9 @@ use axum::{
 use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio::{net::TcpListener, time::timeout};
 use tower_ratelimit::{
-    Headers, Policy, RateLimitLayer, RateLimiter, Tenant,
-    http::{
-        RequestHead, TrustedProxies,
-        tenant::{self, TenantExtractor},
-    },
+    Headers, Policy, RateLimitLayer, RateLimiter, RequestHead, Tenant,
     policy_source::{FileSource, WatchHandle, WatchStatus},
+    tenant::{self, TenantExtractor, TrustedProxies},
 };
 
 type Error = Box<dyn std::error::Error + Send + Sync>;

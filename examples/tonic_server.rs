@@ -16,7 +16,7 @@ mod shop;
 use std::{env, error::Error};
 
 use tonic::transport::{Server, server::TcpIncoming};
-use tower_ratelimit::{Policy, RateLimitLayer, RateLimiter, http::tenant};
+use tower_ratelimit::{Policy, RateLimitLayer, RateLimiter, tenant};
 
 use self::{proto::products_server::ProductsServer, shop::Shop};
 

@@ -17,7 +17,7 @@ use tokio_tungstenite::{
     MaybeTlsStream, WebSocketStream, connect_async,
     tungstenite::{Error, client::IntoClientRequest, http::HeaderValue},
 };
-use tower_ratelimit::{Policy, Quota, RateLimitLayer, RateLimiter, Rule, http::tenant, middleware::ConnectionPermit};
+use tower_ratelimit::{Policy, Quota, RateLimitLayer, RateLimiter, Rule, middleware::ConnectionPermit, tenant};
 
 type Client = WebSocketStream<MaybeTlsStream<tokio::net::TcpStream>>;
 

@@ -13,7 +13,7 @@
 //!
 //! ```
 //! use axum::{Router, routing::get};
-//! use tower_ratelimit::{Policy, Quota, RateLimitLayer, RateLimiter, Rule, http::tenant};
+//! use tower_ratelimit::{Policy, Quota, RateLimitLayer, RateLimiter, Rule, tenant};
 //!
 //! let policy = Policy::new()
 //!     // Both tiers pass, or neither is charged.
@@ -62,11 +62,11 @@
 //! | `metrics` | metrics through the `metrics` facade |
 //! | `redis` | `backend::Redis`: one limit for a whole fleet, on Redis or Valkey |
 //! | `redis-tls` | `backend::Redis` over TLS (`rediss://`) |
-//! | `retry` | `Retry`: a policy for tower's `RetryLayer`, which retries rejected requests |
+//! | `retry` | `RetryPolicy`: a policy for tower's `RetryLayer`, which retries rejected requests |
 //! | `serde` | `Policy: Serialize + Deserialize` |
 //! | `test-util` | `testing`: clocks that tests step, jitter that repeats, a backend that fails on demand, the conformance suite for backends |
 //! | `tonic` | `RateLimited::to_status`; the peer address from tonic's connection info |
-//! | `tonic-tls` | `tonic` over TLS, and `http::tenant::client_certificate` |
+//! | `tonic-tls` | `tonic` over TLS, and `tenant::client_certificate` |
 //! | `tracing` | events for rejections and backend failures, at most one a second and rule; a debug event for each decision |
 //! | `watch` | [`RateLimiter`]`::watch`: hot reload from a source; `policy_source::FileSource`, and with `redis` `policy_source::RedisSource`; enables `yaml` |
 //! | `watch-http` | `policy_source::HttpSource`: watches a policy on a configuration server; enables `watch` |
@@ -103,16 +103,16 @@ pub mod testing;
 pub mod time;
 
 #[cfg(feature = "retry")]
-pub use self::retry::Retry;
+pub use self::retry::RetryPolicy;
 pub use self::{
     backoff::Backoff,
     decision::{RateLimited, RateLimitedKind, TierStatus, Verdict},
     descriptor::{Descriptor, MissingTenant},
     error::{BackendError, ConfigError},
     headers::Headers,
-    limiter::{Adapted, Permit, RateLimiter},
+    limiter::{AdaptiveRateStatus, Permit, RateLimiter},
     middleware::ChargeHandle,
-    policy::{Adapt, Consistency, Dimension, FailureMode},
+    policy::{AdaptiveRate, Consistency, Dimension, FailureMode},
     quota::{Algorithm, Quota},
 };
 #[doc(inline)]

@@ -221,7 +221,7 @@ impl Quota {
     /// use tower_ratelimit::{Algorithm, Quota, Rule};
     ///
     /// const UPLOADS: Quota = Quota::concurrent(3);
-    /// assert_eq!(UPLOADS.counted_by(), Algorithm::InFlight);
+    /// assert_eq!(UPLOADS.counted_by(), Algorithm::Concurrency);
     /// assert!(UPLOADS.window().is_zero());
     ///
     /// // At most three at a time, and at most a hundred an hour.
@@ -229,7 +229,7 @@ impl Quota {
     /// # tower_ratelimit::RateLimiter::new(tower_ratelimit::Policy::new().rule(rule)).unwrap();
     /// ```
     pub const fn concurrent(limit: u64) -> Self {
-        Self::new(limit, Duration::ZERO).algorithm(Algorithm::InFlight)
+        Self::new(limit, Duration::ZERO).algorithm(Algorithm::Concurrency)
     }
 
     /// How many units are admitted at once (token bucket), or can queue (leaky

@@ -16,7 +16,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 use tower_ratelimit::{
-    Adapt, Algorithm, Descriptor, Policy, Quota, RateLimitedKind, RateLimiter, Rule,
+    AdaptiveRate, Algorithm, Descriptor, Policy, Quota, RateLimitedKind, RateLimiter, Rule,
     backend::{Backend, Local},
     testing::{FaultyBackend, TokioClock},
 };
@@ -26,8 +26,8 @@ use self::upstream::{Upstream, call, limiter};
 const MS: Duration = Duration::from_millis(1);
 
 fn upstream_rule() -> Rule {
-    let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(20));
-    Rule::new("upstream").adapt(adapt)
+    let adapt = AdaptiveRate::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(20));
+    Rule::new("upstream").adaptive_rate(adapt)
 }
 
 #[tokio::test(start_paused = true)]
@@ -49,8 +49,8 @@ async fn sixty_four_tasks_find_the_upstreams_limit() {
 
 #[tokio::test(start_paused = true)]
 async fn the_limit_is_found_from_the_floor_with_a_pause_after_each_rejection() {
-    let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000));
-    let limiter = limiter(Rule::new("upstream").adapt(adapt));
+    let adapt = AdaptiveRate::between(Quota::per_second(1), Quota::per_second(1_000));
+    let limiter = limiter(Rule::new("upstream").adaptive_rate(adapt));
     let upstream = Upstream::new(Quota::per_second(200).burst(20), 10 * MS);
     call(&limiter, &upstream, "acme", 64, 90, true).await;
     let ((climbing, _), (rate, rejected)) = (upstream.rates(0..10), upstream.rates(30..90));
@@ -60,8 +60,8 @@ async fn the_limit_is_found_from_the_floor_with_a_pause_after_each_rejection() {
 
 #[tokio::test(start_paused = true)]
 async fn a_limit_below_one_a_second_is_found() {
-    let adapt = Adapt::between(Quota::per_hour(1), Quota::per_second(10)).start(Quota::per_minute(1));
-    let limiter = limiter(Rule::new("upstream").adapt(adapt));
+    let adapt = AdaptiveRate::between(Quota::per_hour(1), Quota::per_second(10)).start(Quota::per_minute(1));
+    let limiter = limiter(Rule::new("upstream").adaptive_rate(adapt));
     let upstream = Upstream::new(Quota::per_minute(12).burst(2), 10 * MS);
     call(&limiter, &upstream, "acme", 4, 3_600, false).await;
     let (rate, rejected) = upstream.rates(600..3_600);
@@ -71,19 +71,19 @@ async fn a_limit_below_one_a_second_is_found() {
 
 #[tokio::test(start_paused = true)]
 async fn the_rate_stays_between_floor_and_ceiling() {
-    let adapt = Adapt::between(Quota::per_second(5), Quota::per_second(50));
-    let limiter = limiter(Rule::new("upstream").adapt(adapt));
+    let adapt = AdaptiveRate::between(Quota::per_second(5), Quota::per_second(50));
+    let limiter = limiter(Rule::new("upstream").adaptive_rate(adapt));
     let upstream = Upstream::new(Quota::per_second(100_000), MS);
     call(&limiter, &upstream, "acme", 16, 20, false).await;
     let seen = upstream.seen.lock().unwrap().clone();
     assert!(seen.iter().all(|[admitted, rejected]| *admitted <= 51 && *rejected == 0), "{seen:?}");
     assert!(upstream.rates(10..20).0 >= 49.0);
     let request = Descriptor::new("/").tenant("acme");
-    assert_eq!(limiter.adapted(&request)[0].rate(), 50.0);
+    assert_eq!(limiter.adaptive_rates(&request)[0].rate(), 50.0);
 
     let nothing = Upstream::new(Quota::per_hour(1), MS);
     call(&limiter, &nothing, "acme", 16, 20, false).await;
-    let found = limiter.adapted(&request)[0];
+    let found = limiter.adaptive_rates(&request)[0];
     assert_eq!((found.rate(), found.floor(), found.ceiling()), (5.0, 5.0, 50.0));
     assert!(found.rejections() > 50, "{}", found.rejections());
     let seen = nothing.seen.lock().unwrap().clone();
@@ -92,15 +92,15 @@ async fn the_rate_stays_between_floor_and_ceiling() {
 
 #[tokio::test(start_paused = true)]
 async fn the_adaptive_tier_applies_beside_fixed_tiers() {
-    let adapt = Adapt::between(Quota::per_second(10), Quota::per_second(1_000)).start(Quota::per_second(20));
-    let limiter = limiter(Rule::new("upstream").tier(Quota::per_second(50).burst(1)).adapt(adapt));
+    let adapt = AdaptiveRate::between(Quota::per_second(10), Quota::per_second(1_000)).start(Quota::per_second(20));
+    let limiter = limiter(Rule::new("upstream").tier(Quota::per_second(50).burst(1)).adaptive_rate(adapt));
     let upstream = Upstream::new(Quota::per_second(100_000), 5 * MS);
     call(&limiter, &upstream, "acme", 32, 20, false).await;
     let (rate, _) = upstream.rates(5..20);
     assert!((49.0..=50.1).contains(&rate), "{rate}");
     // A rate that is not used is not raised.
     let request = Descriptor::new("/").tenant("acme");
-    let found = limiter.adapted(&request)[0].rate();
+    let found = limiter.adaptive_rates(&request)[0].rate();
     assert!((50.0..=90.0).contains(&found), "{found}");
 
     sleep(Duration::from_secs(1)).await;
@@ -118,15 +118,15 @@ async fn each_key_has_its_own_rate() {
     tokio::join!(call(&limiter, &high, "a", 32, 20, false), call(&limiter, &low, "b", 32, 20, false));
     let (a, b) = (high.rates(8..20).0, low.rates(8..20).0);
     assert!(a >= 350.0 && b >= 35.0, "{a} {b}");
-    let rate = |tenant| limiter.adapted(&Descriptor::new("/").tenant(tenant))[0].rate();
+    let rate = |tenant| limiter.adaptive_rates(&Descriptor::new("/").tenant(tenant))[0].rate();
     assert!(rate("a") >= 330.0 && rate("b") <= 50.0 && rate("unused") == 20.0);
 }
 
 /// Queued requests are admitted in order, and one that leaves keeps nothing.
 #[tokio::test(start_paused = true)]
 async fn waiters_are_admitted_in_order_and_leave_nothing_behind() {
-    let adapt = Adapt::between(Quota::per_second(2), Quota::per_second(1_000));
-    let limiter = limiter(Rule::new("upstream").adapt(adapt));
+    let adapt = AdaptiveRate::between(Quota::per_second(2), Quota::per_second(1_000));
+    let limiter = limiter(Rule::new("upstream").adaptive_rate(adapt));
     let (start, order) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
     let mut set = JoinSet::new();
     for number in 0..10 {
@@ -156,8 +156,8 @@ async fn waiters_are_admitted_in_order_and_leave_nothing_behind() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_may_not_wait_so_long_is_rejected_at_once() {
-    let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000));
-    let limiter = limiter(Rule::new("upstream").adapt(adapt));
+    let adapt = AdaptiveRate::between(Quota::per_second(1), Quota::per_second(1_000));
+    let limiter = limiter(Rule::new("upstream").adaptive_rate(adapt));
     let request = Descriptor::new("/");
     let start = Instant::now();
     let _first = limiter.acquire(&request, Duration::ZERO).await.unwrap();
@@ -174,8 +174,8 @@ async fn a_request_that_may_not_wait_so_long_is_rejected_at_once() {
 /// reserve at the new rate counts them as a whole unit.
 #[tokio::test(start_paused = true)]
 async fn no_request_waits_by_an_outdated_rate() {
-    let adapt = Adapt::between(Quota::per_minute(1), Quota::per_second(100));
-    let limiter = limiter(Rule::new("upstream").adapt(adapt));
+    let adapt = AdaptiveRate::between(Quota::per_minute(1), Quota::per_second(100));
+    let limiter = limiter(Rule::new("upstream").adaptive_rate(adapt));
     let request = Descriptor::new("/");
     let first = limiter.acquire(&request, Duration::ZERO).await.unwrap();
     let second = limiter.acquire(&request, Duration::from_secs(70)).await.unwrap();
@@ -205,22 +205,22 @@ async fn a_new_policy_keeps_the_rate_within_its_bounds() {
     let upstream = Upstream::new(Quota::per_second(300).burst(10), MS);
     call(&limiter, &upstream, "acme", 32, 15, false).await;
     let request = Descriptor::new("/").tenant("acme");
-    assert!(limiter.adapted(&request)[0].rate() > 200.0);
-    let lower = Adapt::between(Quota::per_second(1), Quota::per_second(50));
-    limiter.set_policy(Policy::new().rule(Rule::new("upstream").adapt(lower))).unwrap();
-    assert_eq!(limiter.adapted(&request)[0].rate(), 50.0);
+    assert!(limiter.adaptive_rates(&request)[0].rate() > 200.0);
+    let lower = AdaptiveRate::between(Quota::per_second(1), Quota::per_second(50));
+    limiter.set_policy(Policy::new().rule(Rule::new("upstream").adaptive_rate(lower))).unwrap();
+    assert_eq!(limiter.adaptive_rates(&request)[0].rate(), 50.0);
     let upstream = Upstream::new(Quota::per_second(300).burst(10), MS);
     call(&limiter, &upstream, "acme", 32, 10, false).await;
     assert!((48.0..=51.0).contains(&upstream.rates(1..10).0), "{:?}", upstream.rates(1..10));
     limiter.set_policy(Quota::per_second(1)).unwrap();
-    assert!(limiter.adapted(&request).is_empty());
+    assert!(limiter.adaptive_rates(&request).is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_checked_request_is_reported_by_its_decision() {
     let limiter = limiter(upstream_rule());
     let request = Descriptor::new("/").tenant("acme");
-    let rate = || limiter.adapted(&request)[0].rate();
+    let rate = || limiter.adaptive_rates(&request)[0].rate();
     for _ in 0..20 {
         let decision = limiter.check(&request).await;
         assert!(decision.is_allowed());
@@ -236,21 +236,21 @@ async fn a_checked_request_is_reported_by_its_decision() {
     let rejected = limiter.check(&request).await;
     assert!(!rejected.is_allowed());
     limiter.report_rejection(&request, &rejected);
-    assert_eq!(limiter.adapted(&request)[0].rejections(), 1);
+    assert_eq!(limiter.adaptive_rates(&request)[0].rejections(), 1);
 }
 
 /// Otherwise a request that costs more than the units of 5 ms would never be
 /// admitted, and the rate would never rise.
 #[tokio::test(start_paused = true)]
 async fn a_rule_with_a_higher_cost_adapts_its_rate_too() {
-    let adapt = Adapt::between(Quota::per_second(10), Quota::per_second(1_000));
-    let limiter = limiter(Rule::new("upstream").cost(7).adapt(adapt).max_wait(MS * 10_000));
+    let adapt = AdaptiveRate::between(Quota::per_second(10), Quota::per_second(1_000));
+    let limiter = limiter(Rule::new("upstream").cost(7).adaptive_rate(adapt).max_wait(MS * 10_000));
     let start = Instant::now();
     for _ in 0..30 {
         let permit = limiter.acquire(&Descriptor::new("/"), MS * 10_000).await.unwrap();
         permit.report_success();
     }
-    let rate = limiter.adapted(&Descriptor::new("/"))[0].rate();
+    let rate = limiter.adaptive_rates(&Descriptor::new("/"))[0].rate();
     assert!(rate > 20.0, "{rate}");
     // The rate grows at most 2.7-fold with the units of each second.
     assert!(start.elapsed() > MS * 1_000, "{:?}", start.elapsed());
@@ -369,11 +369,11 @@ async fn a_rule_beside_one_that_adapts_keeps_its_waits() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_may_wait_just_until_its_slot_waits() {
-    let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(2));
+    let adapt = AdaptiveRate::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(2));
     for of_rule in [false, true] {
         for short in [Duration::ZERO, Duration::from_nanos(1)] {
             let after = Duration::from_millis(500);
-            let rule = Rule::new("upstream").adapt(adapt);
+            let rule = Rule::new("upstream").adaptive_rate(adapt);
             let limiter = limiter(if of_rule { rule.max_wait(after - short) } else { rule });
             drop(limiter.acquire(&Descriptor::new("/"), Duration::ZERO).await.unwrap());
             let rejected = limiter.check(&Descriptor::new("/")).await;

@@ -13,7 +13,7 @@ use std::{
 use allocation_counter::measure;
 use http::{Request, Response, StatusCode};
 use tower::{Layer, Service, service_fn};
-use tower_ratelimit::{Descriptor, Dimension, Headers, Policy, Quota, RateLimitLayer, RateLimiter, Rule, http::tenant};
+use tower_ratelimit::{Descriptor, Dimension, Headers, Policy, Quota, RateLimitLayer, RateLimiter, Rule, tenant};
 
 /// More than the requests at which a layer and a limiter look for mistakes.
 const WARM_UP: usize = 3_000;
@@ -158,7 +158,11 @@ fn a_large_policy_comes_into_force_and_its_first_requests_are_decided() {
     let quota = Quota::per_hour(PLENTY);
     let policy = policy_of(RULES, |index, rule| {
         let rule = rule.tier(quota).plan("pro", [quota]).fallback(index % 2 == 0);
-        rule.unlimited(format!("unlimited-{index}")).unlimited(format!("10.{}.{}.0/24", index / 256, index % 256))
+        rule.tenant_unlimited(format!("unlimited-{index}")).tenant_unlimited(format!(
+            "10.{}.{}.0/24",
+            index / 256,
+            index % 256
+        ))
     });
     let tiers = (1..=RULES as u64).map(|limit| Quota::new(limit, Duration::from_secs(limit)));
     let policy = policy.rule(tiers.fold(Rule::new("tiers").path("/none"), Rule::tier));

@@ -120,7 +120,7 @@ fn odd_policy() -> Policy {
     Policy::new()
         .ignore_case(true)
         .rule(Rule::new("org").path("/v1/{org}/x").path("/{*rest}").per([Dimension::Tenant]).tier(Quota::per_hour(3)))
-        .rule(Rule::new("param").path("/v1/{org}/x").tenant_param("org").tier(Quota::per_minute(2)))
+        .rule(Rule::new("param").path("/v1/{org}/x").tenant_from_path("org").tier(Quota::per_minute(2)))
         .rule(Rule::new("post").methods([Method::POST]).tier(Quota::per_second(1).algorithm(Algorithm::SlidingLog)))
         .rule(Rule::new("method").per([Dimension::Method, Dimension::Endpoint]).tier(Quota::per_day(100_000)))
         .rule(Rule::new("wait").path("/wait/*").max_wait(DAY).tier(Quota::per_second(1)))
@@ -160,7 +160,7 @@ proptest! {
         prop_assert!(!decision.tiers().is_empty(), "a rule without a path applies to all");
         match decision.verdict() {
             Verdict::Allow => prop_assert!(decision.rejection().is_none() && decision.retry_after().is_none()),
-            Verdict::Deny => prop_assert!(decision.tiers().iter().any(|tier| tier.is_violated())),
+            Verdict::Reject => prop_assert!(decision.tiers().iter().any(|tier| tier.is_violated())),
             other => prop_assert!(false, "a check never waits: {:?}", other),
         }
         prop_assert!(decision.tiers().iter().all(|tier| tier.remaining() <= tier.limit()));

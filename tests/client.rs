@@ -27,7 +27,7 @@ use tokio::{net::TcpListener, time::Instant};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_governor::{GovernorLayer, governor::GovernorConfigBuilder, key_extractor::GlobalKeyExtractor};
 use tower_ratelimit::{
-    Adapt, Descriptor, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, Rule, http::tenant,
+    AdaptiveRate, Descriptor, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, Rule, tenant,
 };
 
 /// The upstreams' limit per second.
@@ -163,13 +163,13 @@ async fn an_upstream_limited_by_tower_governor_is_used_fully_and_never_rejects()
 /// machine delays requests here, and an upstream without spare capacity then
 /// rejects trains of them.
 async fn finds_the_limit(name: &str, upstream: SocketAddr) -> Result<(), String> {
-    let bounds = Adapt::between(Quota::per_second(1), Quota::per_second(100_000)).start(Quota::per_second(20));
-    let rule = Rule::new("upstream").adapt(bounds).max_wait(Duration::from_secs(60));
+    let bounds = AdaptiveRate::between(Quota::per_second(1), Quota::per_second(100_000)).start(Quota::per_second(20));
+    let rule = Rule::new("upstream").adaptive_rate(bounds).max_wait(Duration::from_secs(60));
     let limiter = RateLimiter::new(Policy::new().rule(rule)).unwrap();
     let client = RateLimitLayer::client(limiter.clone()).layer(http());
     let [_, early, ok, rejected] = call_for(client, upstream).await;
     let host = upstream.ip().to_string();
-    let found = limiter.adapted(&Descriptor::new("/").method("GET").tenant(&*host));
+    let found = limiter.adaptive_rates(&Descriptor::new("/").method("GET").tenant(&*host));
     let allowance = ALLOWED * (RUN.as_secs() - 5);
     let found = format!("{name}: {ok} of {allowance}, {rejected} rejected ({early} in all); {found:?}");
     println!("{found}");

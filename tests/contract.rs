@@ -8,14 +8,14 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Adapt, Adapted, Algorithm, ChargeHandle, ConfigError, Decision, Descriptor, Dimension, FailureMode, Headers,
-    MissingTenant, Permit, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, Rule, Tenant,
-    TierStatus, Verdict,
+    AdaptiveRate, AdaptiveRateStatus, Algorithm, ChargeHandle, ConfigError, Decision, Descriptor, Dimension,
+    FailureMode, Headers, MissingTenant, Permit, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind,
+    RateLimiter, Rule, Tenant, TierStatus, Verdict,
     backend::{Local, Share, Split},
     headers::parse::{Parser, Signal},
-    http::{TrustedProxies, tenant},
     middleware::{Rejection, UpstreamFeedback},
     policy::{Messages, Statuses},
+    tenant::{self, TrustedProxies},
     testing::{ManualClock, TokioClock},
     time::{SystemClock, Timestamp},
 };
@@ -35,12 +35,12 @@ fn policy() -> Policy {
         .tier(QUOTAS[0])
         .tier(QUOTAS[1])
         .per([Dimension::Tenant, Dimension::Endpoint, Dimension::Method])
-        .tenant_param("org")
+        .tenant_from_path("org")
         .max_wait(Duration::ZERO)
         .cost(1)
         .plan("pro", [Quota::per_second(100)])
         .tenant("acme", [Quota::per_second(1_000)])
-        .unlimited("internal")
+        .tenant_unlimited("internal")
         .fallback(false)
         .fair(false)
         .smooth(false)
@@ -57,7 +57,7 @@ fn policy() -> Policy {
         .on_backend_failure(FailureMode::Closed);
     let adaptive = Rule::new("adaptive")
         .path("/adaptive")
-        .adapt(Adapt::between(Quota::per_second(1), Quota::per_second(10)))
+        .adaptive_rate(AdaptiveRate::between(Quota::per_second(1), Quota::per_second(10)))
         .upstream_feedback(false)
         .on_backend_failure(FailureMode::Local)
         .local_share(0.5);
@@ -83,7 +83,7 @@ async fn the_limiter_keeps_its_contract() -> Result<(), ConfigError> {
     assert_eq!((tier.rule(), &*tier.name()), ("get-product", "get-product-1s"));
     assert_eq!((tier.limit(), tier.window(), tier.remaining()), (1, Duration::from_secs(1), 0));
     assert_eq!(tier.reset(), Duration::from_secs(1));
-    assert_eq!(limiter.check(&request).await.verdict(), Verdict::Deny);
+    assert_eq!(limiter.check(&request).await.verdict(), Verdict::Reject);
     clock.advance(Duration::from_secs(1));
     assert!(limiter.check(&request).await.is_allowed());
     limiter.set_policy(Quota::per_second(1))?;
@@ -181,7 +181,7 @@ async fn a_client_keeps_its_contract() {
     let permit: Permit = limiter.acquire(&other, Duration::ZERO).await.expect("within the limit");
     permit.report_success();
     permit.report_rejection();
-    let adapted: Vec<Adapted> = limiter.adapted(&other);
+    let adapted: Vec<AdaptiveRateStatus> = limiter.adaptive_rates(&other);
     assert!(adapted.is_empty());
     assert_eq!(limiter.cooldown(&other), None);
     limiter.cool_down(&other, Duration::from_secs(60));

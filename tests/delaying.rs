@@ -22,7 +22,7 @@ use http::StatusCode;
 use tokio::{net::TcpListener, task::JoinSet};
 use tower::ServiceBuilder;
 use tower_ratelimit::{
-    Algorithm, Policy, Quota, RateLimitLayer, RateLimiter, Rule, http::Http, time::Clock, time::Timestamp,
+    Algorithm, Policy, Quota, RateLimitLayer, RateLimiter, Rule, middleware::Http, time::Clock, time::Timestamp,
 };
 
 use self::{

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use http::Method;
 use tower_ratelimit::{
-    Adapt, Algorithm, Consistency, Policy, Quota, RateLimiter, Rule,
+    AdaptiveRate, Algorithm, Consistency, Policy, Quota, RateLimiter, Rule,
     policy::{Dimension, FailureMode, Statuses},
 };
 
@@ -48,13 +48,13 @@ fn native() -> Policy {
     let product = Rule::new("get-product")
         .methods([Method::GET])
         .path("/v1/organizations/{org}/product/{id}")
-        .tenant_param("org")
+        .tenant_from_path("org")
         .tier(Quota::per_second(10))
         .tier(Quota::new(50, Duration::from_secs(10)).algorithm(Algorithm::FixedWindow))
         .max_wait(Duration::from_millis(250))
         .plan("pro", [Quota::per_second(100)])
         .tenant("acme", [Quota::per_second(1_000)])
-        .unlimited("internal")
+        .tenant_unlimited("internal")
         .on_backend_failure(FailureMode::Open);
     let rest = Rule::new("everything-else").fallback(true).tier(Quota::per_minute(100).burst(20));
     Policy::new().rule(product).rule(rest)
@@ -74,7 +74,7 @@ fn full() -> Policy {
         .methods([Method::POST, Method::from_bytes(b"PURGE").unwrap()])
         .path("/{tenant}/a")
         .path("/b/{tenant}")
-        .tenant_param("tenant")
+        .tenant_from_path("tenant")
         .tier(Quota::new(u64::MAX, Duration::MAX).burst(1).algorithm(Algorithm::LeakyBucket))
         .tier(Quota::new(0, Duration::from_nanos(1)).algorithm(Algorithm::AnchoredWindow))
         .tier(Quota::new(65_536, Duration::from_millis(1_500)).algorithm(Algorithm::SlidingLog))
@@ -89,8 +89,8 @@ fn full() -> Policy {
         .plan("1", [Quota::per_hour(1)])
         .plan("true", [Quota::per_minute(1), Quota::per_second(1)])
         .tenant("007", [Quota::per_hour(0), Quota::concurrent(0)])
-        .unlimited("null")
-        .unlimited("")
+        .tenant_unlimited("null")
+        .tenant_unlimited("")
         .fallback(true)
         .shadow(true)
         .enabled(false)
@@ -241,7 +241,7 @@ fn a_small_file_cannot_become_a_large_policy() {
     let rules = |count: usize| -> String {
         let rule = |id: usize| {
             let adapt = "floor: { limit: 1, window: 1s }, ceiling: { limit: 1000000, window: 1s }";
-            format!("  - {{ id: r{id}, adapt: {{ {adapt} }}, plans: {{ {} }} }}\n", plans.join(", "))
+            format!("  - {{ id: r{id}, adaptive_rate: {{ {adapt} }}, plans: {{ {} }} }}\n", plans.join(", "))
         };
         format!("rules:\n{}", (0..count).map(rule).collect::<String>())
     };
@@ -271,7 +271,7 @@ fn an_exempt_rule_has_a_match_and_nothing_else() {
     assert_eq!(Policy::from_yaml(&serde_json::to_string(&policy).unwrap()).unwrap(), policy);
     for (rule, key) in [
         (rule.clone().tier(Quota::per_hour(1)), "tiers"),
-        (rule.clone().unlimited("acme"), "tenants"),
+        (rule.clone().tenant_unlimited("acme"), "tenants"),
         (rule.clone().shadow(true), "shadow"),
         (rule.clone().fallback(true), "fallback"),
         (rule.clone().per([]), "per"),
@@ -329,7 +329,7 @@ fn an_error_in_code_names_the_keys_of_the_file() {
 fn a_written_adaptive_rate_is_read_back() {
     let yaml = "rules:
       - id: upstream
-        adapt: { floor: { limit: 1, window: 1s }, ceiling: { limit: 1000, window: 1s }, decrease: 0.8 }
+        adaptive_rate: { floor: { limit: 1, window: 1s }, ceiling: { limit: 1000, window: 1s }, decrease: 0.8 }
         tenants: { internal: unlimited, acme: [{ limit: 10, window: 1m }] }
       - id: both
         tiers: [{ concurrent: 3 }]
@@ -339,17 +339,20 @@ fn a_written_adaptive_rate_is_read_back() {
           start: { limit: 5, window: 1m }
           increase: 0.01
     ";
-    let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000)).decrease(0.8);
-    let upstream = Rule::new("upstream").adapt(adapt).tenant("acme", [Quota::per_minute(10)]).unlimited("internal");
-    let adapt = Adapt::between(Quota::per_hour(1), Quota::per_second(10)).start(Quota::per_minute(5)).increase(0.01);
-    let policy = Policy::new().rule(upstream).rule(Rule::new("both").tier(Quota::concurrent(3)).adapt(adapt));
+    let adapt = AdaptiveRate::between(Quota::per_second(1), Quota::per_second(1_000)).decrease(0.8);
+    let upstream =
+        Rule::new("upstream").adaptive_rate(adapt).tenant("acme", [Quota::per_minute(10)]).tenant_unlimited("internal");
+    let adapt =
+        AdaptiveRate::between(Quota::per_hour(1), Quota::per_second(10)).start(Quota::per_minute(5)).increase(0.01);
+    let policy = Policy::new().rule(upstream).rule(Rule::new("both").tier(Quota::concurrent(3)).adaptive_rate(adapt));
     assert_eq!(Policy::from_yaml(yaml), Ok(policy.clone()));
     let written = serde_saphyr::to_string(&policy).unwrap();
     assert_eq!(Policy::from_yaml(&written), Ok(policy), "{written}");
     assert!(!written.contains("0.9") && !written.contains("0.001"), "defaults are left out: {written}");
 
     // Every step is a tier of each tenant with its own tiers.
-    let mut rule = Rule::new("many").adapt(Adapt::between(Quota::per_second(1), Quota::per_second(1_000)));
+    let mut rule =
+        Rule::new("many").adaptive_rate(AdaptiveRate::between(Quota::per_second(1), Quota::per_second(1_000)));
     for tenant in 0..1_000 {
         rule = rule.tenant(tenant.to_string(), [Quota::per_second(5)]);
     }
@@ -363,7 +366,7 @@ fn a_concurrency_limit_has_neither_window_nor_burst() {
         (Quota::concurrent(4).burst(2), "tiers[0].burst: `2`: has no meaning for in-flight"),
         (Quota::concurrent(4).burst(0), "tiers[0].burst: `0`: must be at least 1"),
         (
-            Quota::per_second(4).algorithm(Algorithm::InFlight),
+            Quota::per_second(4).algorithm(Algorithm::Concurrency),
             "tiers[0].window: `1s`: has no meaning for in-flight: write `Quota::concurrent(4)`",
         ),
         // Every other algorithm needs a window.
@@ -373,7 +376,7 @@ fn a_concurrency_limit_has_neither_window_nor_burst() {
         let error = tower_ratelimit::RateLimiter::new(policy).unwrap_err();
         assert_eq!(error.to_string(), format!("rule `a`: {reason}"));
     }
-    assert_eq!("in-flight".parse(), Ok(Algorithm::InFlight));
+    assert_eq!("in-flight".parse(), Ok(Algorithm::Concurrency));
 }
 
 #[tokio::test]

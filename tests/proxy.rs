@@ -30,7 +30,7 @@ use hyper_util::{
     rt::TokioExecutor,
 };
 use tokio::{net::TcpListener, task::JoinSet};
-use tower_ratelimit::{Headers, Policy, Quota, RateLimitLayer, RateLimiter, Rule, http::tenant};
+use tower_ratelimit::{Headers, Policy, Quota, RateLimitLayer, RateLimiter, Rule, tenant};
 
 use self::chunks::Chunks;
 

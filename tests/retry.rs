@@ -29,7 +29,7 @@ use http::{Method, Request, Response};
 use tokio::time::Instant;
 use tower::{BoxError, Layer, Service, ServiceExt, retry::RetryLayer};
 use tower_ratelimit::{
-    Policy, RateLimiter, Retry,
+    Policy, RateLimiter, RetryPolicy,
     retry::{CloneRequest, RetryAttempt},
     testing::TokioClock,
 };
@@ -106,7 +106,7 @@ fn get() -> Request<String> {
 }
 
 /// The result of one request through the policy around `service`.
-async fn send<S, B, C>(service: &S, retry: &Retry<C>, request: Request<B>) -> Result<S::Response, BoxError>
+async fn send<S, B, C>(service: &S, retry: &RetryPolicy<C>, request: Request<B>) -> Result<S::Response, BoxError>
 where
     S: Service<Request<B>, Response = Answer, Error = BoxError> + Clone,
     C: CloneRequest<Request<B>> + Clone,

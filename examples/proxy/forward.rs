@@ -15,7 +15,7 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
-use tower_ratelimit::{Headers, RateLimitLayer, RateLimiter, http::tenant};
+use tower_ratelimit::{Headers, RateLimitLayer, RateLimiter, tenant};
 
 /// `/pass/...` forwards requests and responses unchanged: a 429 keeps the
 /// upstream's `Retry-After` and rate limit headers. `/guard/...` asks `limiter`

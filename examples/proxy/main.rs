@@ -13,7 +13,7 @@ use std::env;
 
 use axum::{Router, http::uri::Authority, routing::any};
 use tokio::net::TcpListener;
-use tower_ratelimit::{Headers, Policy, Quota, RateLimitLayer, RateLimiter, Rule, http::tenant};
+use tower_ratelimit::{Headers, Policy, Quota, RateLimitLayer, RateLimiter, Rule, tenant};
 
 type AnyError = Box<dyn std::error::Error + Send + Sync>;
 

@@ -90,7 +90,7 @@ impl Machine {
                 (Self::SlidingLog(SlidingLog { limit, window }), until)
             }
             // It has no window, so only the current share counts.
-            Algorithm::InFlight => (Self::InFlight(InFlight { limit: constant(0).0 }), u64::MAX),
+            Algorithm::Concurrency => (Self::InFlight(InFlight { limit: constant(0).0 }), u64::MAX),
         }
     }
 

@@ -85,7 +85,7 @@ fn answer(mut outcome: Outcome, asked: &[(u64, Quota)]) -> Result<Outcome, Backe
 /// The longest that it takes, in nanoseconds, until so many more units are free.
 fn longest_wait(missing: u64, quota: &Quota, reset: u64) -> u64 {
     match quota.counted_by() {
-        Algorithm::InFlight => GUESS,
+        Algorithm::Concurrency => GUESS,
         algorithm if algorithm.has_burst() => {
             let refill = u128::from(missing) * u128::from(nanos(quota.window())) / u128::from(quota.limit().max(1)) + 1;
             u64::try_from(refill).unwrap_or(u64::MAX).min(reset)

@@ -33,7 +33,7 @@ const NEVER: u64 = u64::MAX;
 ///
 /// limiter.check(&caller).await;
 /// let third = limiter.check(&caller).await;
-/// assert_eq!(third.verdict(), Verdict::Deny);
+/// assert_eq!(third.verdict(), Verdict::Reject);
 /// assert!(third.retry_after().unwrap().as_secs() <= 30);
 /// # }
 /// ```
@@ -87,7 +87,7 @@ impl Decision {
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         match (self.rejection(), self.time()) {
-            (Some(_), _) => Verdict::Deny,
+            (Some(_), _) => Verdict::Reject,
             (None, 0) => Verdict::Allow,
             (None, wait) => Verdict::Delay(Duration::from_nanos(wait)),
         }

@@ -54,7 +54,7 @@ impl TierStatus {
 
     fn window_name(&self) -> String {
         match self.quota.counted_by() {
-            Algorithm::InFlight => "concurrent".into(),
+            Algorithm::Concurrency => "concurrent".into(),
             _ => in_one_unit(nanos(self.quota.window())).unwrap_or_else(|| "0ns".into()),
         }
     }

@@ -15,7 +15,7 @@ use super::{
 
 /// What happens to a request without a tenant, under rules that count per
 /// tenant. One with an ambiguous tenant is always rejected: see
-/// [`tenant::header`](crate::http::tenant::header).
+/// [`tenant::header`](crate::tenant::header).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MissingTenant {

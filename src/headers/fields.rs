@@ -142,7 +142,7 @@ fn put_policy(out: &mut BytesMut, tiers: &[TierStatus]) {
         if window.as_secs() > 0 && window.subsec_nanos() == 0 {
             put_parameter(out, ";w=", window.as_secs());
         }
-        if tier.quota.counted_by() == Algorithm::InFlight {
+        if tier.quota.counted_by() == Algorithm::Concurrency {
             out.extend_from_slice(b";qu=\"concurrent-requests\"");
         }
     }
@@ -154,7 +154,7 @@ fn put_status(out: &mut BytesMut, tiers: &[TierStatus], delays: &Delays) {
         put_parameter(out, ";r=", tier.remaining);
         // A concurrency limit cannot know when a unit comes back, and a limit of 0 has
         // none.
-        if tier.quota.counted_by() != Algorithm::InFlight && tier.limit() > 0 {
+        if tier.quota.counted_by() != Algorithm::Concurrency && tier.limit() > 0 {
             put_parameter(out, ";t=", delays.of_tier(tier));
         }
     }

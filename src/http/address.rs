@@ -15,7 +15,7 @@ use super::RequestHead;
 ///
 /// ```
 /// use http::Request;
-/// use tower_ratelimit::{descriptor::TenantRef, http::{PeerAddr, RequestHead, tenant::{self, TenantExtractor}}};
+/// use tower_ratelimit::{RequestHead, descriptor::TenantRef, tenant::{self, PeerAddr, TenantExtractor}};
 ///
 /// let request = Request::get("/").extension(PeerAddr("192.0.2.7:50123".parse().unwrap())).body(()).unwrap();
 /// let caller = tenant::peer_ip().extract(&RequestHead::new(&request));

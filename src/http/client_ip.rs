@@ -34,7 +34,7 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 ///    finds no client. A number of hops still counts.
 ///
 /// ```
-/// use tower_ratelimit::http::TrustedProxies;
+/// use tower_ratelimit::tenant::TrustedProxies;
 ///
 /// let behind_two_load_balancers = TrustedProxies::hops(2);
 /// let behind_our_network = TrustedProxies::cidrs(["10.0.0.0/8", "2001:db8::/32", "192.0.2.1"])?;

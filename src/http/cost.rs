@@ -19,7 +19,7 @@ use super::{RequestHead, request_head::header_name};
 ///
 /// ```
 /// use http::Method;
-/// use tower_ratelimit::http::{RequestHead, cost::CostExtractor};
+/// use tower_ratelimit::{RequestHead, cost::CostExtractor};
 ///
 /// /// Writing costs as much as five times reading.
 /// struct Writes;
@@ -62,7 +62,7 @@ impl CostExtractor for u64 {
 ///
 /// ```
 /// use http::Request;
-/// use tower_ratelimit::http::{RequestHead, cost::{self, CostExtractor}};
+/// use tower_ratelimit::{RequestHead, cost::{self, CostExtractor}};
 ///
 /// let by_weight = cost::header("x-weight");
 /// let request = Request::get("/").header("x-weight", "12").body(()).unwrap();
@@ -96,7 +96,7 @@ fn number(text: &[u8]) -> Option<u64> {
 ///
 /// ```
 /// use http::Request;
-/// use tower_ratelimit::http::{RequestHead, cost::{self, CostExtractor}};
+/// use tower_ratelimit::{RequestHead, cost::{self, CostExtractor}};
 ///
 /// let by_page = cost::from_fn(|request: &RequestHead<'_>| match request.uri().query() {
 ///     Some(query) if query.contains("page_size=1000") => 10,

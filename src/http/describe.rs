@@ -24,7 +24,7 @@ use crate::{
 /// Describes HTTP requests: path, method, route and tenant.
 ///
 /// ```
-/// use tower_ratelimit::{MissingTenant, http::{Http, tenant}};
+/// use tower_ratelimit::{MissingTenant, middleware::Http, tenant};
 ///
 /// let described_by_key = Http::server()
 ///     .tenant(tenant::header("x-api-key"))

@@ -8,7 +8,7 @@ use crate::descriptor::grpc;
 ///
 /// ```
 /// use http::{HeaderMap, HeaderValue, header::CONTENT_TYPE};
-/// use tower_ratelimit::http::Protocol;
+/// use tower_ratelimit::middleware::Protocol;
 ///
 /// let mut headers = HeaderMap::new();
 /// headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc+proto"));

@@ -11,7 +11,7 @@ use http::{
 ///
 /// ```
 /// use http::Request;
-/// use tower_ratelimit::http::RequestHead;
+/// use tower_ratelimit::RequestHead;
 ///
 /// let request = Request::get("https://api.example/v1?page=2").body("any body").unwrap();
 /// let head = RequestHead::new(&request);

@@ -42,7 +42,9 @@ pub(crate) use self::{
     wait::timer::sleep_until,
 };
 use self::{admission::Decided, attempt::Purpose, conclude::at_local_share, permit::Kept};
-pub use self::{builder::RateLimiterBuilder, permit::Permit, state::RateLimiter, stats::Stats, upstream::Adapted};
+pub use self::{
+    builder::RateLimiterBuilder, permit::Permit, state::RateLimiter, stats::Stats, upstream::AdaptiveRateStatus,
+};
 #[cfg(feature = "metrics")]
 pub use crate::observe::describe_metrics;
 use crate::{
@@ -300,7 +302,7 @@ impl RateLimiter {
     /// change. Rule ids are kept in memory as long as the process lives, so
     /// change what a rule contains rather than its id.
     ///
-    /// An adaptive rate ([`Rule::adapt`](crate::Rule::adapt)) stays, within the
+    /// An adaptive rate ([`Rule::adaptive_rate`](crate::Rule::adaptive_rate)) stays, within the
     /// new floor and ceiling.
     ///
     /// What is charged already is settled and refunded under the policy that

@@ -134,19 +134,19 @@ impl Permit {
         }
     }
 
-    /// Reports to adaptive rates ([`Rule::adapt`](crate::Rule::adapt)) that the
+    /// Reports to adaptive rates ([`Rule::adaptive_rate`](crate::Rule::adaptive_rate)) that the
     /// upstream answered, and did not reject the request for its rate. Any other
     /// answer counts as a success, also an error. Without an answer, report
     /// nothing.
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tower_ratelimit::{Adapt, Descriptor, Policy, Quota, RateLimiter, Rule};
+    /// use tower_ratelimit::{AdaptiveRate, Descriptor, Policy, Quota, RateLimiter, Rule};
     ///
     /// # async fn send() -> Result<(), u16> { Ok(()) }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
-    /// let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000));
-    /// let limiter = RateLimiter::new(Policy::new().rule(Rule::new("upstream").adapt(adapt))).unwrap();
+    /// let adapt = AdaptiveRate::between(Quota::per_second(1), Quota::per_second(1_000));
+    /// let limiter = RateLimiter::new(Policy::new().rule(Rule::new("upstream").adaptive_rate(adapt))).unwrap();
     ///
     /// let permit = limiter.acquire(&Descriptor::new("/v1/items"), Duration::from_secs(60)).await.unwrap();
     /// match send().await {

@@ -18,7 +18,7 @@ use crate::{
 /// [`RateLimited`](crate::RateLimited) as the error, and responses pass
 /// unchanged.
 ///
-/// | response | the request's keys | their [adaptive](crate::Rule::adapt) rates |
+/// | response | the request's keys | their [adaptive](crate::Rule::adaptive_rate) rates |
 /// |---|---|---|
 /// | a 503 without rate limit fields, with a time | only its endpoint cools down, in this instance: see [`on_unavailable`](Self::on_unavailable) | slow down |
 /// | any other rejection with a time: 429, a 403 with a signal, gRPC's RESOURCE_EXHAUSTED | cool down for that time, and then resume one by one; see below for `Retry-After: 1` | slow down |
@@ -131,7 +131,7 @@ impl UpstreamFeedback {
     /// 429, is a rejection in any case. Another 5xx is a failure: it does not
     /// raise an adaptive rate. Sets
     /// [`Parser::rejection_statuses`]: a time in such a response is obeyed as that of a
-    /// 429. Give `Retry` the same parser.
+    /// 429. Give `RetryPolicy` the same parser.
     ///
     /// ```
     /// use tower_ratelimit::middleware::UpstreamFeedback;

@@ -33,7 +33,7 @@ use crate::{
 ///
 /// ```
 /// use axum::{Router, routing::get};
-/// use tower_ratelimit::{Quota, RateLimitLayer, RateLimiter, http::tenant};
+/// use tower_ratelimit::{Quota, RateLimitLayer, RateLimiter, tenant};
 ///
 /// let limiter = RateLimiter::new(Quota::per_second(100))?;
 /// let app: Router = Router::new()
@@ -184,7 +184,7 @@ impl<D, A> RateLimitLayer<D, A> {
 impl<A> RateLimitLayer<Http, A> {
     /// How to identify the tenant. A [`Tenant`](crate::Tenant) in the request's
     /// extensions is read only where
-    /// [`tenant::extension`](crate::http::tenant::extension) asks for it.
+    /// [`tenant::extension`](crate::tenant::extension) asks for it.
     pub fn tenant(mut self, extractor: impl TenantExtractor) -> Self {
         self.describe = self.describe.tenant(extractor);
         self
@@ -199,7 +199,7 @@ impl<A> RateLimitLayer<Http, A> {
     /// [`on_missing_tenant`](Self::on_missing_tenant).
     ///
     /// ```
-    /// use tower_ratelimit::{Dimension, Policy, Quota, RateLimitLayer, RateLimiter, Rule, http::tenant};
+    /// use tower_ratelimit::{Dimension, Policy, Quota, RateLimitLayer, RateLimiter, Rule, tenant};
     ///
     /// let policy = Policy::new()
     ///     .rule(Rule::new("per-key").tier(Quota::per_second(100)))
@@ -228,11 +228,11 @@ impl<A> RateLimitLayer<Http, A> {
     /// since it costs an allocation or two.
     ///
     /// A layer further in counts for that tenant too if
-    /// [`tenant::extension`](crate::http::tenant::extension) is its extractor.
+    /// [`tenant::extension`](crate::tenant::extension) is its extractor.
     ///
     /// ```
     /// use axum::{Extension, Router, routing::get};
-    /// use tower_ratelimit::{Decision, Quota, RateLimitLayer, RateLimiter, Tenant, http::tenant};
+    /// use tower_ratelimit::{Decision, Quota, RateLimitLayer, RateLimiter, Tenant, tenant};
     ///
     /// async fn account(Extension(tenant): Extension<Tenant>, Extension(decision): Extension<Decision>) -> String {
     ///     format!("{}: {} of {} left", tenant.id(), decision.remaining(), decision.limit())
@@ -262,8 +262,8 @@ impl<A> RateLimitLayer<Http, A> {
     }
 
     /// The cost of a request in units: a number, the value of a
-    /// [header](crate::http::cost::header), or the result of a
-    /// [function](crate::http::cost::from_fn). 1 by default.
+    /// [header](crate::cost::header), or the result of a
+    /// [function](crate::cost::from_fn). 1 by default.
     pub fn cost(mut self, extractor: impl CostExtractor) -> Self {
         self.describe = self.describe.cost(extractor);
         self

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use http::StatusCode;
 
 use super::{
-    adapt::RateSteps,
+    adaptive_rate::RateSteps,
     choices::{FailureMode, Messages},
     pattern::ParameterPosition,
     rule::{Policy, Rule},

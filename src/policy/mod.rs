@@ -4,7 +4,7 @@
 //! (`policy_source`). A [`Policy`] is plain data. It is validated once, when it
 //! is read from a file or compiled, and a compiled policy never changes.
 
-mod adapt;
+mod adaptive_rate;
 pub(crate) mod charge;
 mod choices;
 mod compiled;
@@ -32,16 +32,16 @@ mod warnings;
 use crate::headers::statuses;
 
 #[cfg(test)]
-pub(crate) use self::adapt::per_second;
+pub(crate) use self::adaptive_rate::per_second;
 pub use self::{
-    adapt::Adapt,
+    adaptive_rate::AdaptiveRate,
     choices::{Consistency, Dimension, FailureMode, Messages, UnknownName},
     rule::{Policy, Rule},
     statuses::Statuses,
     tiers::Tier,
 };
 pub(crate) use self::{
-    adapt::{RateBounds, RateSteps},
+    adaptive_rate::{RateBounds, RateSteps},
     charge::Target,
     compiled::CompiledPolicy,
     compiled_rule::CompiledRule,

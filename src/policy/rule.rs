@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 #[cfg(feature = "serde")]
 use super::forms;
 use super::{
-    adapt::Adapt,
+    adaptive_rate::AdaptiveRate,
     choices::{Consistency, Dimension, FailureMode, Messages},
     statuses::Statuses,
 };
@@ -132,7 +132,7 @@ pub(crate) enum Override {
 ///     .tier(Quota::per_second(10))
 ///     .tier(Quota::per_hour(1_000))
 ///     .plan("pro", [Quota::per_second(100)])
-///     .unlimited("internal");
+///     .tenant_unlimited("internal");
 /// # tower_ratelimit::RateLimiter::new(tower_ratelimit::Policy::new().rule(rule)).unwrap();
 /// ```
 // As many fields as a rule of a policy file has keys. The order is that in which
@@ -154,7 +154,7 @@ pub struct Rule {
     pub(crate) tenant_param: Option<String>,
     /// One more tier, whose limit adapts.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
-    pub(crate) adapt: Option<Adapt>,
+    pub(crate) adapt: Option<AdaptiveRate>,
     /// Whether no rule charges the requests that match.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
     pub(crate) exempt: bool,
@@ -318,7 +318,7 @@ impl Rule {
     }
 
     /// Takes the tenant from a parameter of the path, such as `org`.
-    pub fn tenant_param(mut self, name: impl Into<String>) -> Self {
+    pub fn tenant_from_path(mut self, name: impl Into<String>) -> Self {
         self.tenant_param = Some(name.into());
         self
     }
@@ -398,7 +398,7 @@ impl Rule {
         self
     }
 
-    /// Adds a tier whose rate adapts (AIMD), for each key: see [`Adapt`]. It is
+    /// Adds a tier whose rate adapts (AIMD), for each key: see [`AdaptiveRate`]. It is
     /// the only tier that the rule needs. Plans and tenants with their own tiers
     /// have it, too.
     ///
@@ -407,7 +407,7 @@ impl Rule {
     /// request have wait queues of their own, and a queue delays only requests
     /// that wait for its limit. Tenants that share the counter cannot be served
     /// round-robin: [`fair`](Self::fair) beside it is an error.
-    pub fn adapt(mut self, adapt: Adapt) -> Self {
+    pub fn adapt(mut self, adapt: AdaptiveRate) -> Self {
         self.adapt = Some(adapt);
         self
     }

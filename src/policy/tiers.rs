@@ -18,7 +18,7 @@ use std::{
 use foldhash::fast::RandomState;
 
 use super::{
-    adapt::RateSteps,
+    adaptive_rate::RateSteps,
     networks::{self, Networks},
     rule::{Override, Rule},
 };

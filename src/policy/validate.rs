@@ -8,7 +8,7 @@
 use std::{collections::HashSet, ops::RangeInclusive, time::Duration};
 
 use super::{
-    adapt::RateSteps,
+    adaptive_rate::RateSteps,
     choices::{Consistency, Dimension, FailureMode},
     networks,
     pattern::{self, ParameterPosition},
@@ -304,7 +304,7 @@ fn check_tiers(rule: &Rule) -> Result<(), ConfigError> {
 
 fn check_quota(quota: &Quota) -> Result<(), ConfigError> {
     let (algorithm, limit, window) = (quota.counted_by(), quota.limit(), quota.window());
-    if algorithm == Algorithm::InFlight {
+    if algorithm == Algorithm::Concurrency {
         let reason = format_args!("has no meaning for {algorithm}: write `Quota::concurrent({limit})`");
         ensure(window.is_zero(), "window", format_args!("{window:?}"), reason)?;
     } else {
@@ -324,7 +324,7 @@ fn check_per_message(rule: &Rule) -> Result<(), ConfigError> {
     if rule.per_message.is_none() {
         return Ok(());
     }
-    if let Some((key, quota)) = find_tier(rule, |algorithm| algorithm == Algorithm::InFlight) {
+    if let Some((key, quota)) = find_tier(rule, |algorithm| algorithm == Algorithm::Concurrency) {
         let reason = "limits concurrent calls, so its rule cannot be `per_message`: use two rules";
         return Err(ConfigError::new(key, reason).with_value(quota.limit()));
     }

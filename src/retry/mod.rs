@@ -1,4 +1,4 @@
-//! Retries rejected requests: [`Retry`], a policy for tower's
+//! Retries rejected requests: [`RetryPolicy`], a policy for tower's
 //! [`RetryLayer`](tower::retry::RetryLayer), for clients.
 //!
 //! 1. **What** is retried: a rejection by our own
@@ -16,17 +16,17 @@
 //! 3. **Which requests**: those that can be cloned. After our own rejection any
 //!    method, since the request was never sent. After the upstream's rejection
 //!    only idempotent methods (RFC 9110, section 9.2.2), or those in
-//!    [`Retry::methods`].
+//!    [`RetryPolicy::methods`].
 //! 4. **When**: after the time that was asked for, never earlier. Our own
 //!    limiter states it to the nanosecond; the upstream in any dialect that
 //!    [`Parser`](crate::headers::parse::Parser) reads. A random time is added,
 //!    so that a fleet does not return in one instant. If no time was asked for,
 //!    after a random part of an exponentially growing time ("full jitter").
-//! 5. **No longer than** [`Retry::max_wait`], and the time left until the
+//! 5. **No longer than** [`RetryPolicy::max_wait`], and the time left until the
 //!    request's [`Deadline`](crate::descriptor::Deadline) or in its
 //!    `grpc-timeout`. A response that asks for more is returned to the caller.
 //!    A repeated call carries the time that is left as its timeout.
-//! 6. **How often**: [`Retry::max_retries`] times per request, and as often
+//! 6. **How often**: [`RetryPolicy::max_retries`] times per request, and as often
 //!    again after our own rejections. All requests together: as often as the
 //!    [`RetryBudget`] permits, which all clones of a policy share. Retries of
 //!    requests that were never sent are not charged to the budget, since they
@@ -55,6 +55,6 @@ mod tests;
 
 pub use self::{
     budget::RetryBudget,
-    policy::{CloneRequest, Cloned, Retry, RetryAttempt, clone_head},
+    policy::{CloneRequest, Cloned, RetryAttempt, RetryPolicy, clone_head},
     schedule::RetryDelay,
 };

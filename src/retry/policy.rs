@@ -1,4 +1,4 @@
-//! The retry policy and its settings, [`Retry`]; and how it copies requests.
+//! The retry policy and its settings, [`RetryPolicy`]; and how it copies requests.
 //!
 //! A setting never changes under a clone that shares it.
 
@@ -34,7 +34,7 @@ use crate::{
 /// ```
 /// use http::{Request, Response};
 /// use tower::{BoxError, ServiceBuilder, ServiceExt, retry::RetryLayer, service_fn};
-/// use tower_ratelimit::{Quota, RateLimitLayer, RateLimiter, Retry, retry::RetryAttempt, testing::TokioClock};
+/// use tower_ratelimit::{Quota, RateLimitLayer, RateLimiter, RetryPolicy, retry::RetryAttempt, testing::TokioClock};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() -> Result<(), BoxError> {
 /// // In place of an HTTP client: an upstream that is busy at first.
@@ -46,7 +46,7 @@ use crate::{
 /// let limiter = RateLimiter::builder().policy(Quota::per_second(50)).clock(TokioClock::default()).build()?;
 /// let client = ServiceBuilder::new()
 ///     // Outside: each attempt passes the limiter.
-///     .layer(RetryLayer::new(Retry::new()))
+///     .layer(RetryLayer::new(RetryPolicy::new()))
 ///     .layer(RateLimitLayer::client(limiter))
 ///     .service(client);
 ///
@@ -58,7 +58,7 @@ use crate::{
 /// ```
 #[derive(Clone)]
 #[must_use]
-pub struct Retry<C = Cloned> {
+pub struct RetryPolicy<C = Cloned> {
     settings: Arc<Settings>,
     clone: C,
     progress: Progress,
@@ -106,7 +106,7 @@ struct Settings {
 const IDEMPOTENT: [Method; 6] =
     [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE, Method::PUT, Method::DELETE];
 
-impl Retry {
+impl RetryPolicy {
     /// The default settings, for requests whose body is `Clone`.
     pub fn new() -> Self {
         let settings = Settings {
@@ -126,7 +126,7 @@ impl Retry {
     }
 }
 
-impl<C> Retry<C> {
+impl<C> RetryPolicy<C> {
     /// The most retries of a request after rejections by the upstream. After
     /// rejections by our own limiter there may be as many again: those requests
     /// were not sent, and an upstream's rejection also puts the key on a
@@ -146,7 +146,7 @@ impl<C> Retry<C> {
     /// use http::Method;
     /// use tower_ratelimit::Retry;
     ///
-    /// let retry = Retry::new().methods([Method::GET, Method::POST]);
+    /// let retry = RetryPolicy::new().methods([Method::GET, Method::POST]);
     /// ```
     pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.with(|settings| settings.methods = methods.into_iter().collect())
@@ -197,18 +197,18 @@ impl<C> Retry<C> {
     /// ```
     /// use axum::body::{Body, HttpBody};
     /// use http::Request;
-    /// use tower_ratelimit::{Retry, retry::clone_head};
+    /// use tower_ratelimit::{RetryPolicy, retry::clone_head};
     ///
     /// // Bodies that are streams pass unretried; requests without one do not.
-    /// let retry = Retry::new().clone_with(|request: &Request<Body>| {
+    /// let retry = RetryPolicy::new().clone_with(|request: &Request<Body>| {
     ///     request.body().is_end_stream().then(|| clone_head(request).map(|()| Body::empty()))
     /// });
     /// ```
-    pub fn clone_with<B, F>(self, clone: F) -> Retry<F>
+    pub fn clone_with<B, F>(self, clone: F) -> RetryPolicy<F>
     where
         F: Fn(&Request<B>) -> Option<Request<B>>,
     {
-        Retry { settings: self.settings, clone, progress: self.progress }
+        RetryPolicy { settings: self.settings, clone, progress: self.progress }
     }
 
     fn with(mut self, change: impl FnOnce(&mut Settings)) -> Self {
@@ -217,7 +217,7 @@ impl<C> Retry<C> {
     }
 }
 
-impl<B, R, E, C> Policy<Request<B>, Response<R>, E> for Retry<C>
+impl<B, R, E, C> Policy<Request<B>, Response<R>, E> for RetryPolicy<C>
 where
     C: CloneRequest<Request<B>>,
     E: 'static,
@@ -272,15 +272,15 @@ fn may_wait<B>(request: &mut Request<B>, began: Instant, delay: Duration) -> boo
     true
 }
 
-impl Default for Retry {
+impl Default for RetryPolicy {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<C> fmt::Debug for Retry<C> {
+impl<C> fmt::Debug for RetryPolicy<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Retry")
+        f.debug_struct("RetryPolicy")
             .field("max_retries", &self.settings.max_retries)
             .field("methods", &self.settings.methods)
             .field("schedule", &self.settings.schedule)
@@ -292,7 +292,7 @@ impl<C> fmt::Debug for Retry<C> {
 
 /// Copies a request for another attempt: [`Cloned`], or a function.
 ///
-/// See [`Retry::clone_with`](Retry::clone_with).
+/// See [`RetryPolicy::clone_with`](RetryPolicy::clone_with).
 pub trait CloneRequest<Req> {
     /// A copy to send in place of the original. `None` for a request that must
     /// be sent only once.

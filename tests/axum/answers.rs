@@ -11,9 +11,8 @@ use axum::{
 use http::{Method, StatusCode};
 use serde_json::json;
 use tower_ratelimit::{
-    Decision, Descriptor, Policy, Quota, RateLimitLayer, RateLimited, RateLimiter, Rule, Tenant,
-    http::{RequestHead, tenant},
-    middleware::Rejection,
+    Decision, Descriptor, Policy, Quota, RateLimitLayer, RateLimited, RateLimiter, RequestHead, Rule, Tenant,
+    middleware::Rejection, tenant,
 };
 
 use super::{

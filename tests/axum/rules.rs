@@ -3,7 +3,7 @@
 use axum::Router;
 use http::StatusCode;
 use tower::{Layer, ServiceExt, service_fn, util::MapRequestLayer};
-use tower_ratelimit::{Descriptor, Dimension, Headers, Policy, Quota, RateLimitLayer, Rule, Tenant, http::tenant};
+use tower_ratelimit::{Descriptor, Dimension, Headers, Policy, Quota, RateLimitLayer, Rule, Tenant, tenant};
 
 use super::{answer, common::limiter, serve};
 

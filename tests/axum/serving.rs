@@ -6,7 +6,7 @@ use tokio::net::TcpListener;
 use tower::ServiceExt;
 use tower_ratelimit::{
     Policy, Quota, RateLimitLayer, Rule, Tenant,
-    http::{TrustedProxies, tenant},
+    tenant::{self, TrustedProxies},
 };
 
 use super::{

@@ -95,8 +95,9 @@ async fn another_spelling_escapes_no_fallback_rule() {
 #[tokio::test]
 async fn another_spelling_reaches_no_higher_tiers() {
     let policy = |ignore_case| {
-        let rule = Rule::new("r").path("/{org}/items").tenant_param("org").tier(Quota::per_hour(2));
-        let rule = rule.unlimited("acme").tenant("hooli", [Quota::per_hour(4)]).tenant("spam", [Quota::per_hour(1)]);
+        let rule = Rule::new("r").path("/{org}/items").tenant_from_path("org").tier(Quota::per_hour(2));
+        let rule =
+            rule.tenant_unlimited("acme").tenant("hooli", [Quota::per_hour(4)]).tenant("spam", [Quota::per_hour(1)]);
         Policy::new().ignore_case(ignore_case).rule(rule)
     };
     for (path, expected) in [

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tower_ratelimit::{Adapt, Quota, Rule};
+use tower_ratelimit::{AdaptiveRate, Quota, Rule};
 
 use super::{
     Figure, Random,
@@ -15,8 +15,8 @@ use super::{
 const LIMIT: u64 = 200;
 
 fn starts_at(rate: u64) -> Rule {
-    let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(rate));
-    Rule::new("upstream").adapt(adapt)
+    let adapt = AdaptiveRate::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(rate));
+    Rule::new("upstream").adaptive_rate(adapt)
 }
 
 fn seconds(from: u64, to: u64) -> std::ops::Range<usize> {

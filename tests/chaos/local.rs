@@ -16,11 +16,13 @@ use tower_ratelimit::{
 
 use super::{Figure, Random, pause};
 
-const CALLER: Descriptor<'static> = Descriptor::new("/");
+fn caller() -> Descriptor<'static> {
+    Descriptor::new("/")
+}
 
 /// Seconds until the key admits a request, as the limiter says.
 async fn locked_for(limiter: &RateLimiter) -> f64 {
-    limiter.peek(&CALLER).await.retry_after().map_or(0.0, |after| after.as_secs_f64())
+    limiter.peek(&caller()).await.retry_after().map_or(0.0, |after| after.as_secs_f64())
 }
 
 fn on_threads<R: Send + 'static>(threads: usize, run: impl Future<Output = R> + Send + 'static) -> R {
@@ -54,7 +56,7 @@ pub(crate) fn callers_give_up(mut random: Random) -> Figure {
             let limiter = limiter.clone();
             tasks.spawn(async move {
                 pause(joins).await;
-                drop(timeout(patience, limiter.acquire(&CALLER, Duration::from_secs(600))).await);
+                drop(timeout(patience, limiter.acquire(&caller(), Duration::from_secs(600))).await);
             });
         }
         tasks.join_all().await;
@@ -80,7 +82,7 @@ pub(crate) fn limit_changes(mut random: Random) -> Figure {
         let mut tasks = JoinSet::new();
         for _ in 0..waiting {
             let limiter = limiter.clone();
-            tasks.spawn(async move { drop(limiter.acquire(&CALLER, Duration::from_secs(60)).await) });
+            tasks.spawn(async move { drop(limiter.acquire(&caller(), Duration::from_secs(60)).await) });
         }
         pause(before).await;
         limiter.set_policy(policy(raised)).unwrap();
@@ -103,7 +105,7 @@ pub(crate) fn waiters_leave(mut random: Random) -> Figure {
         let mut tasks = JoinSet::new();
         for _ in 0..waiting {
             let limiter = limiter.clone();
-            tasks.spawn(async move { drop(limiter.acquire(&CALLER, Duration::from_secs(3_600)).await) });
+            tasks.spawn(async move { drop(limiter.acquire(&caller(), Duration::from_secs(3_600)).await) });
         }
         pause(after).await;
         tasks.shutdown().await;
@@ -129,7 +131,7 @@ pub(crate) fn reloads(mut random: Random) -> Figure {
             .map(|_| {
                 scope.spawn(|| {
                     for _ in 0..2_000 {
-                        let decision = limiter.try_check(&CALLER).unwrap();
+                        let decision = limiter.try_check(&caller()).unwrap();
                         admitted.fetch_add(decision.is_allowed().into(), Ordering::Relaxed);
                     }
                 })
@@ -176,11 +178,11 @@ pub(crate) fn give_backs(mut random: Random) -> Figure {
                 (used, returned) = (used - units, returned + units);
             }
             _ => {
-                waiting.push(on_this_thread(limiter.acquire(&CALLER, Duration::ZERO)).unwrap());
+                waiting.push(on_this_thread(limiter.acquire(&caller(), Duration::ZERO)).unwrap());
                 used += 1;
             }
         }
     }
-    let kept = LIMIT - on_this_thread(limiter.peek(&CALLER)).remaining() - used;
+    let kept = LIMIT - on_this_thread(limiter.peek(&caller())).remaining() - used;
     Figure { figure: 100.0 * kept as f64 / returned.max(1) as f64, bound: 0.0 }
 }

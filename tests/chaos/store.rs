@@ -20,7 +20,9 @@ use tower_ratelimit::{
 
 use super::{Figure, Random, cluster::Cluster, pause, server::Server};
 
-const CALLER: Descriptor<'static> = Descriptor::new("/");
+fn caller() -> Descriptor<'static> {
+    Descriptor::new("/")
+}
 const WINDOW: u64 = 20_000;
 
 /// For how long a unit in flight stays whose caller never learned of it.
@@ -98,7 +100,7 @@ impl Fleet {
             callers.spawn(async move {
                 while !is_over.load(Ordering::Relaxed) {
                     for _ in 0..10 {
-                        let decision = own.check(&CALLER).await;
+                        let decision = own.check(&caller()).await;
                         admitted.fetch_add(decision.is_allowed().into(), Ordering::Relaxed);
                     }
                     pause(pace).await;
@@ -167,7 +169,7 @@ pub(crate) async fn in_flight(mut random: Random) -> Figure {
         let (limiter, is_over, work) = (limiter.clone(), Arc::clone(&is_over), random.millis(1, 30));
         callers.spawn(async move {
             while !is_over.load(Ordering::Relaxed) {
-                let permit = timeout(work * 3, limiter.acquire(&CALLER, Duration::from_millis(50))).await;
+                let permit = timeout(work * 3, limiter.acquire(&caller(), Duration::from_millis(50))).await;
                 pause(work).await;
                 drop(permit);
             }
@@ -178,7 +180,7 @@ pub(crate) async fn in_flight(mut random: Random) -> Figure {
     callers.join_all().await;
     let mut left = concurrent;
     for _ in 0..150 {
-        left = concurrent - limiter.peek(&CALLER).await.remaining().min(concurrent);
+        left = concurrent - limiter.peek(&caller()).await.remaining().min(concurrent);
         if left == 0 {
             break;
         }

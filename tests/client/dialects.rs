@@ -16,7 +16,7 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use tokio::time::{Instant, sleep};
 use tower::{BoxError, Layer, Service, ServiceExt, service_fn, util::BoxCloneService};
 use tower_ratelimit::{
-    Adapt, Descriptor, Headers, Policy, Quota, RateLimitLayer, RateLimiter, Rule,
+    AdaptiveRate, Descriptor, Headers, Policy, Quota, RateLimitLayer, RateLimiter, Rule,
     middleware::UpstreamFeedback,
     testing::{SeededJitter, TokioClock},
 };
@@ -357,8 +357,8 @@ async fn the_pause_doubles_with_each_rejection_in_a_row() {
 }
 
 fn adapting() -> Rule {
-    let bounds = Adapt::between(Quota::per_second(1), Quota::per_second(10_000)).start(Quota::per_second(20));
-    Rule::new("upstream").adapt(bounds).max_wait(Duration::from_secs(60))
+    let bounds = AdaptiveRate::between(Quota::per_second(1), Quota::per_second(10_000)).start(Quota::per_second(20));
+    Rule::new("upstream").adaptive_rate(bounds).max_wait(Duration::from_secs(60))
 }
 
 /// Which upstreams an adaptive rate uses too little of, or overloads. The jitter
@@ -426,7 +426,7 @@ async fn rate_after(status: u16, feedback: UpstreamFeedback) -> f64 {
         let request = Request::get("http://api.example.com/").body(()).unwrap();
         drop(service.clone().oneshot(request).await);
     }
-    limiter.adapted(&Descriptor::new("/").method("GET").tenant("api.example.com"))[0].rate()
+    limiter.adaptive_rates(&Descriptor::new("/").method("GET").tenant("api.example.com"))[0].rate()
 }
 
 #[tokio::test(start_paused = true)]

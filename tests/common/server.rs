@@ -13,7 +13,7 @@ use hyper_util::{
 };
 use tokio::net::TcpListener;
 use tower::{Service, ServiceBuilder};
-use tower_ratelimit::http::PeerAddr;
+use tower_ratelimit::tenant::PeerAddr;
 
 use super::Reply;
 

@@ -2,8 +2,8 @@ use std::error::Error;
 
 use tokio::time::{Instant, advance};
 use tower_ratelimit::{
-    Adapt, BackendError, RateLimitedKind,
-    limiter::{Adapted, Stats},
+    AdaptiveRate, BackendError, RateLimitedKind,
+    limiter::{AdaptiveRateStatus, Stats},
 };
 
 use super::*;
@@ -237,11 +237,12 @@ async fn a_waiter_that_a_failure_admits_says_how_long_it_waited() {
 /// decided.
 #[tokio::test(start_paused = true)]
 async fn feedback_reaches_a_rule_that_failed_open_beside_one_that_failed_local() {
-    let bounds = Adapt::between(Quota::per_second(1), Quota::per_second(100)).start(Quota::per_second(50));
-    let open = || Rule::new("open").adapt(bounds).on_backend_failure(FailureMode::Open);
+    let bounds = AdaptiveRate::between(Quota::per_second(1), Quota::per_second(100)).start(Quota::per_second(50));
+    let open = || Rule::new("open").adaptive_rate(bounds).on_backend_failure(FailureMode::Open);
     for beside in [vec![], vec![local("local", Quota::per_hour(9))]] {
         let (limiter, backend) = limiter(policy([open()].into_iter().chain(beside.clone())));
-        let rejections = || limiter.adapted(&by("acme")).iter().map(Adapted::rejections).collect::<Vec<_>>();
+        let rejections =
+            || limiter.adaptive_rates(&by("acme")).iter().map(AdaptiveRateStatus::rejections).collect::<Vec<_>>();
         backend.set(DOWN);
         let permit = limiter.acquire(&by("acme"), SECOND).await.unwrap();
         assert_eq!(rejections(), [0], "{beside:?}");

@@ -61,7 +61,7 @@ async fn plans_and_tenants_are_scaled_to_at_least_one() {
         .plan("pro", [Quota::per_hour(80)])
         .tenant("small", [Quota::per_hour(3)])
         .tenant("none", [Quota::per_hour(0)])
-        .unlimited("internal");
+        .tenant_unlimited("internal");
     let (limiter, backend) = limiter(policy([rule]));
     assert_eq!(admitted(&limiter, "whole", 50).await, 40, "the backend has the limits as they are");
     backend.set(DOWN);

@@ -4,7 +4,7 @@ use http::{Method, Request, StatusCode, Uri};
 use tower::{Layer, ServiceExt};
 use tower_ratelimit::{
     Policy, Quota, RateLimitLayer, Rule,
-    http::{TrustedProxies, tenant},
+    tenant::{self, TrustedProxies},
     time::{Clock, Timestamp},
 };
 

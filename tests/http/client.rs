@@ -11,8 +11,8 @@ use hyper_util::{
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Quota, RateLimitLayer, RateLimited, RateLimitedKind, Tenant, headers::parse::Parser, http::tenant,
-    middleware::UpstreamFeedback,
+    Quota, RateLimitLayer, RateLimited, RateLimitedKind, Tenant, headers::parse::Parser, middleware::UpstreamFeedback,
+    tenant,
 };
 
 use super::common::{limiter, serve};

@@ -4,7 +4,7 @@ use http::{Method, StatusCode};
 use tower::{Layer, service_fn};
 use tower_ratelimit::{
     Descriptor, Dimension, Policy, Quota, RateLimitLayer, RateLimiter, Rule, Tenant,
-    http::{TrustedProxies, tenant},
+    tenant::{self, TrustedProxies},
 };
 
 use super::{
@@ -69,7 +69,7 @@ async fn the_layer_skips_what_it_is_told_to() {
 async fn a_network_is_a_tenant_of_its_addresses() {
     let rule = Rule::new("r")
         .tier(Quota::per_minute(1))
-        .unlimited("10.0.0.0/8")
+        .tenant_unlimited("10.0.0.0/8")
         .tenant("10.1.0.0/16", [Quota::per_minute(2)])
         .tenant("10.1.1.1", [Quota::per_minute(3)])
         .tenant("2001:db8::/32", [Quota::per_minute(2)]);
@@ -105,8 +105,8 @@ async fn admitted(server: &Caller, path: &str, header: (&str, &str)) -> usize {
 #[tokio::test]
 async fn where_the_path_names_the_tenant_a_network_is_of_callers() {
     let policy = || {
-        let rule = Rule::new("r").path("/{org}/products").tenant_param("org").tier(Quota::per_minute(1));
-        let rule = rule.unlimited("10.0.0.0/8").tenant("10.1.0.0/16", [Quota::per_minute(2)]);
+        let rule = Rule::new("r").path("/{org}/products").tenant_from_path("org").tier(Quota::per_minute(1));
+        let rule = rule.tenant_unlimited("10.0.0.0/8").tenant("10.1.0.0/16", [Quota::per_minute(2)]);
         Policy::new().rule(rule.tenant("11.0.0.1", [Quota::per_minute(4)]).tenant("acme", [Quota::per_minute(3)]))
     };
     let proxies = TrustedProxies::cidrs(["127.0.0.1"]).unwrap();
@@ -134,14 +134,14 @@ async fn where_the_path_names_the_tenant_a_network_is_of_callers() {
 #[tokio::test]
 async fn an_exception_may_be_finer_than_the_prefix_that_counts() {
     let rule = || {
-        let rule = Rule::new("r").tier(Quota::per_hour(2)).unlimited("::1").unlimited("2001:db8::/96");
+        let rule = Rule::new("r").tier(Quota::per_hour(2)).tenant_unlimited("::1").tenant_unlimited("2001:db8::/96");
         rule.tenant("2001:db8:1:2::3", [Quota::per_hour(1)])
     };
     let proxies = || TrustedProxies::cidrs(["127.0.0.1"]).unwrap();
     let by_tenant = RateLimitLayer::new(limiter(Policy::new().rule(rule())).0).tenant(tenant::client_ip(proxies()));
     let by_key = rule().per([Dimension::key("ip")]);
     let by_key = RateLimitLayer::new(limiter(Policy::new().rule(by_key)).0).key("ip", tenant::client_ip(proxies()));
-    let of_path = rule().path("/{org}").tenant_param("org");
+    let of_path = rule().path("/{org}").tenant_from_path("org");
     let of_path = RateLimitLayer::new(limiter(Policy::new().rule(of_path)).0).tenant(tenant::client_ip(proxies()));
     let inner = RateLimitLayer::new(limiter(Policy::new().rule(rule())).0).tenant(tenant::extension::<Tenant>());
     let outer = limiter(Quota::per_hour(100)).0;
@@ -168,14 +168,19 @@ async fn an_exception_may_be_finer_than_the_prefix_that_counts() {
 /// A caller chooses the value of the header that it sends.
 #[tokio::test]
 async fn a_name_claims_no_entry_of_an_address() {
-    let rule = Rule::new("r").tier(Quota::per_hour(1)).unlimited("10.0.0.0/8").unlimited("192.0.2.7").unlimited("acme");
+    let rule = Rule::new("r")
+        .tier(Quota::per_hour(1))
+        .tenant_unlimited("10.0.0.0/8")
+        .tenant_unlimited("192.0.2.7")
+        .tenant_unlimited("acme");
     let layer = RateLimitLayer::new(limiter(Policy::new().rule(rule)).0);
     let server = limited(layer.tenant(tenant::header("x-api-key").or(tenant::peer_ip()))).await;
     for (key, expected) in [("10.0.0.0/8", 1), ("192.0.2.7", 1), ("10.0.0.1", 1), ("acme", 5)] {
         assert_eq!(admitted(&server, "/", ("x-api-key", key)).await, expected, "{key}");
     }
     // Nor does the part of a path.
-    let rule = Rule::new("r").path("/{org}").tenant_param("org").tier(Quota::per_hour(1)).unlimited("192.0.2.7");
+    let rule =
+        Rule::new("r").path("/{org}").tenant_from_path("org").tier(Quota::per_hour(1)).tenant_unlimited("192.0.2.7");
     let server = limited(RateLimitLayer::new(limiter(Policy::new().rule(rule)).0)).await;
     assert_eq!(admitted(&server, "/192.0.2.7", ("x-api-key", "any")).await, 1);
 }
@@ -202,7 +207,7 @@ async fn an_address_with_an_ipv4_address_in_it_is_counted_by_that() {
 /// An address that anyone may write is none of those that it has in it.
 #[tokio::test]
 async fn an_embedded_address_has_no_exception_and_no_trust() {
-    let rule = Rule::new("r").tier(Quota::per_hour(1)).unlimited("10.0.0.0/8");
+    let rule = Rule::new("r").tier(Quota::per_hour(1)).tenant_unlimited("10.0.0.0/8");
     let proxies = TrustedProxies::cidrs(["127.0.0.1", "203.0.113.1"]).unwrap();
     let layer = RateLimitLayer::new(limiter(Policy::new().rule(rule)).0).tenant(tenant::client_ip(proxies));
     let server = limited(layer).await;
@@ -222,7 +227,7 @@ fn a_network_that_is_none_is_an_error_with_the_right_spelling() {
         ("2001:db8::/129", "0 to 128"),
         ("2001:db8::1/32", "write `2001:db8::/32`"),
     ] {
-        let policy = Policy::new().rule(Rule::new("r").tier(Quota::per_minute(1)).unlimited(name));
+        let policy = Policy::new().rule(Rule::new("r").tier(Quota::per_minute(1)).tenant_unlimited(name));
         let error = RateLimiter::new(policy).unwrap_err();
         assert_eq!((error.rule(), error.key(), error.value()), (Some("r"), "tenants", Some(name)));
         assert!(error.to_string().contains(right), "{error}");

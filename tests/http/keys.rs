@@ -4,7 +4,7 @@ use http::{Method, StatusCode};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
     Descriptor, Dimension, MissingTenant, Policy, Quota, RateLimitLayer, Rule,
-    http::{TrustedProxies, tenant},
+    tenant::{self, TrustedProxies},
 };
 
 use super::{
@@ -50,8 +50,8 @@ fn rules() -> Policy {
         Rule::new("per-address")
             .per([Dimension::key("ip")])
             .tier(Quota::per_minute(5))
-            .unlimited("10.0.0.0/8")
-            .unlimited("internal"),
+            .tenant_unlimited("10.0.0.0/8")
+            .tenant_unlimited("internal"),
     )
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use http::{Request, Response, StatusCode};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Descriptor, Dimension, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, Rule, Tenant,
-    http::{RequestHead, tenant},
+    Descriptor, Dimension, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, RequestHead, Rule,
+    Tenant, tenant,
 };
 
 use super::{
@@ -35,7 +35,7 @@ fn policy() -> Policy {
         .per([Dimension::Tenant])
         .tier(Quota::per_minute(1))
         .plan("pro", [Quota::per_minute(3)])
-        .unlimited("internal");
+        .tenant_unlimited("internal");
     let shared = Rule::new("shared").per([]).tier(Quota::per_minute(1_000));
     Policy::new().rule(everything).rule(Rule::new("search").path("/search").tier(Quota::per_minute(1))).rule(shared)
 }

@@ -12,8 +12,8 @@ use tower_ratelimit::{
     Descriptor, FailureMode, Headers, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, Rule,
     backend::Local,
     error::BackendErrorKind,
-    http::tenant,
     middleware::{Describe, HttpAnswer, HttpRequest, Rejection},
+    tenant,
     testing::{Fault, FaultyBackend},
 };
 

@@ -9,9 +9,7 @@ use std::{
 };
 
 use http::StatusCode;
-use tower_ratelimit::{
-    Algorithm, Policy, Quota, RateLimitLayer, RateLimiter, Rule, http::tenant, testing::ManualClock,
-};
+use tower_ratelimit::{Algorithm, Policy, Quota, RateLimitLayer, RateLimiter, Rule, tenant, testing::ManualClock};
 
 use super::{common::limiter, limited};
 

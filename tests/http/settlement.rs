@@ -9,11 +9,8 @@ use hyper::body::Incoming;
 use tokio::sync::Barrier;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{
-    ChargeHandle, Policy, Quota, RateLimitLayer, Rule,
-    http::{RequestHead, cost, tenant},
-    middleware::ConnectionPermit,
-    policy::Statuses,
-    testing::ManualClock,
+    ChargeHandle, Policy, Quota, RateLimitLayer, RequestHead, Rule, cost, middleware::ConnectionPermit,
+    policy::Statuses, tenant, testing::ManualClock,
 };
 
 use super::{
@@ -211,7 +208,7 @@ async fn rules_without_settlement_give_no_handle() {
 async fn an_empty_handle_does_not_replace_another_layers() {
     let rule = || Rule::new("tokens").per([]).tier(Quota::per_day(5)).settle(true);
     let (outer, _) = limiter(Policy::new().rule(rule()));
-    let (inner, _) = limiter(Policy::new().rule(rule().unlimited("acme")));
+    let (inner, _) = limiter(Policy::new().rule(rule().tenant_unlimited("acme")));
     let answers = service_fn(|request: Request<()>| async move {
         request.extensions().get::<ChargeHandle>().expect("a handle").add(4);
         Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))

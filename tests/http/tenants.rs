@@ -3,8 +3,8 @@
 use http::{Method, Request, StatusCode};
 use tower::{Layer, ServiceExt};
 use tower_ratelimit::{
-    Dimension, MissingTenant, Policy, Quota, RateLimitLayer, Rule, Tenant,
-    http::{RequestHead, TrustedProxies, tenant},
+    Dimension, MissingTenant, Policy, Quota, RateLimitLayer, RequestHead, Rule, Tenant,
+    tenant::{self, TrustedProxies},
 };
 
 use super::{

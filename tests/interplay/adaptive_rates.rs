@@ -9,7 +9,7 @@ use http_body_util::{BodyExt, StreamBody};
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Adapt, Policy, Quota, RateLimitLayer, Rule, backend::Local, http::tenant, policy::Messages, testing::FaultyBackend,
+    AdaptiveRate, Policy, Quota, RateLimitLayer, Rule, backend::Local, policy::Messages, tenant, testing::FaultyBackend,
 };
 
 use super::{MILLI, SECOND, admission_times, arrives, by, limiter, on, shared};
@@ -18,8 +18,9 @@ use super::{MILLI, SECOND, admission_times, arrives, by, limiter, on, shared};
 /// queue, although that rate would admit it and all others.
 #[tokio::test(start_paused = true)]
 async fn a_request_delayed_by_its_own_limit_blocks_no_other_at_an_adaptive_rate() {
-    let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(100));
-    let policy = Policy::new().rule(shared("upstream").adapt(adapt)).rule(Rule::new("own").tier(Quota::per_hour(1)));
+    let adapt = AdaptiveRate::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(100));
+    let policy =
+        Policy::new().rule(shared("upstream").adaptive_rate(adapt)).rule(Rule::new("own").tier(Quota::per_hour(1)));
     let limiter = limiter(policy);
     let _permit = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
     tokio::time::advance(SECOND).await;
@@ -31,15 +32,15 @@ async fn a_request_delayed_by_its_own_limit_blocks_no_other_at_an_adaptive_rate(
 }
 
 /// A thousand a second, and a tenth of it after a rejection.
-fn steep() -> Adapt {
-    Adapt::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(1_000)).decrease(0.1)
+fn steep() -> AdaptiveRate {
+    AdaptiveRate::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(1_000)).decrease(0.1)
 }
 
 /// A rejection starts a cooldown and lowers the rate. After the cooldown, requests
 /// are admitted at the lowered rate.
 #[tokio::test(start_paused = true)]
 async fn a_request_of_a_cooldown_is_admitted_at_the_current_adaptive_rate() {
-    let (rule, call) = (shared("upstream").adapt(steep()), by("acme"));
+    let (rule, call) = (shared("upstream").adaptive_rate(steep()), by("acme"));
     let limiter = on(FaultyBackend::new(Local::new()), Policy::new().rule(rule));
     let sent = limiter.check(&call).await;
     assert!(sent.is_allowed());
@@ -47,7 +48,7 @@ async fn a_request_of_a_cooldown_is_admitted_at_the_current_adaptive_rate() {
     let end = Instant::now() + limiter.cooldown(&call).unwrap();
     let tasks = admission_times(&limiter, 40, SECOND * 60);
     limiter.report_rejection(&call, &sent);
-    let rate = limiter.adapted(&call)[0].rate();
+    let rate = limiter.adaptive_rates(&call)[0].rate();
     assert!(rate <= 100.0, "{rate}");
     let mut at_once = 0;
     for task in tasks {
@@ -59,7 +60,7 @@ async fn a_request_of_a_cooldown_is_admitted_at_the_current_adaptive_rate() {
 /// Messages of a stream that began before the rejection, too.
 #[tokio::test(start_paused = true)]
 async fn messages_are_charged_at_the_current_adaptive_rate() {
-    let rule = shared("upstream").adapt(steep()).per_message(Messages::Server).max_wait(SECOND * 60);
+    let rule = shared("upstream").adaptive_rate(steep()).per_message(Messages::Server).max_wait(SECOND * 60);
     let (limiter, call) = (limiter(Policy::new().rule(rule)), by("acme"));
     let sent = limiter.check(&call).await;
     tokio::time::advance(SECOND).await;
@@ -72,7 +73,7 @@ async fn messages_are_charged_at_the_current_adaptive_rate() {
     let request = Request::post("/").header("content-type", "application/grpc").header("x-api-key", "acme");
     let response = service.oneshot(request.body(()).unwrap()).await.unwrap();
     limiter.report_rejection(&call, &sent);
-    let rate = limiter.adapted(&call)[0].rate();
+    let rate = limiter.adaptive_rates(&call)[0].rate();
     assert!(rate <= 100.0, "{rate}");
     let start = Instant::now();
     assert_eq!(response.into_body().collect().await.unwrap().to_bytes().len(), 200);
@@ -83,8 +84,8 @@ async fn messages_are_charged_at_the_current_adaptive_rate() {
 /// Each rule bounds the wait for its own limit.
 #[tokio::test(start_paused = true)]
 async fn an_adaptive_rate_does_not_bound_the_wait_for_another_limit() {
-    let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(100));
-    let upstream = shared("upstream").adapt(adapt).max_wait(SECOND * 10);
+    let adapt = AdaptiveRate::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(100));
+    let upstream = shared("upstream").adaptive_rate(adapt).max_wait(SECOND * 10);
     let own = Rule::new("own").tier(Quota::per_minute(1)).max_wait(SECOND * 120);
     let limiter = limiter(Policy::new().rule(upstream).rule(own));
     drop(limiter.acquire(&by("acme"), Duration::MAX).await.unwrap());

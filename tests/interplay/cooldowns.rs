@@ -12,9 +12,9 @@ use http::{Request, Response};
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Adapt, FailureMode, Policy, Quota, RateLimitLayer, RateLimiter, Rule, Tenant,
+    AdaptiveRate, FailureMode, Policy, Quota, RateLimitLayer, RateLimiter, Rule, Tenant,
     backend::{Backend, Local},
-    http::tenant,
+    tenant,
     testing::{FaultyBackend, TokioClock},
     time::{Clock, Timestamp},
 };
@@ -66,13 +66,13 @@ async fn a_request_of_a_cooldown_is_admitted_by_the_policy_in_force() {
 #[tokio::test(start_paused = true)]
 async fn a_permit_that_failed_open_reports_upstream_feedback() {
     let backend = FaultyBackend::new(Local::new());
-    let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(100));
-    let rule = shared("upstream").adapt(adapt).on_backend_failure(FailureMode::Open);
+    let adapt = AdaptiveRate::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(100));
+    let rule = shared("upstream").adaptive_rate(adapt).on_backend_failure(FailureMode::Open);
     let limiter = on(backend.clone(), Policy::new().rule(rule));
     backend.set(DOWN);
     let permit = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
     permit.report_rejection();
-    let rate = limiter.adapted(&by("acme"))[0].rate();
+    let rate = limiter.adaptive_rates(&by("acme"))[0].rate();
     assert!(rate < 100.0, "it was rejected, and stays at {rate}");
 }
 

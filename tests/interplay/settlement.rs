@@ -4,7 +4,7 @@ use axum::{Extension, Router, body::Body, routing::get};
 use http::{Request, StatusCode};
 use tower::ServiceExt;
 use tower_ratelimit::{
-    ChargeHandle, FailureMode, Policy, Quota, RateLimitLayer, RateLimiter, Rule, backend::Local, http::tenant,
+    ChargeHandle, FailureMode, Policy, Quota, RateLimitLayer, RateLimiter, Rule, backend::Local, tenant,
     testing::FaultyBackend,
 };
 
@@ -35,7 +35,7 @@ async fn a_rule_with_settlement_fails_open() {
 
 #[tokio::test]
 async fn a_rule_with_settlement_admits_unlimited_tenants() {
-    let rule = Rule::new("tokens").tier(Quota::per_hour(100)).settle(true).unlimited("internal");
+    let rule = Rule::new("tokens").tier(Quota::per_hour(100)).settle(true).tenant_unlimited("internal");
     let limiter = limiter(Policy::new().rule(rule));
     assert_eq!(status(limiter.clone(), "acme").await, StatusCode::OK);
     assert_eq!(status(limiter, "internal").await, StatusCode::OK);

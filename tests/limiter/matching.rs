@@ -33,7 +33,8 @@ fn extra_slashes_do_not_bypass_a_rest_pattern() {
 
 #[test]
 fn a_tenant_in_a_path_matches_in_any_case_if_case_is_ignored() {
-    let rule = Rule::new("org").path("/{org}/x").tenant_param("org").tier(Quota::per_hour(1)).unlimited("ACME");
+    let rule =
+        Rule::new("org").path("/{org}/x").tenant_from_path("org").tier(Quota::per_hour(1)).tenant_unlimited("ACME");
     let limiter = RateLimiter::new(Policy::new().ignore_case(true).rule(rule)).unwrap();
     assert_eq!(admitted(&limiter, &Descriptor::new("/Acme/x"), 3), 3);
     assert_eq!(admitted(&limiter, &Descriptor::new("/other/x"), 3), 1);

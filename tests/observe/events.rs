@@ -171,7 +171,7 @@ async fn an_upgraded_connection_under_a_concurrency_limit_is_logged_once() {
         });
         let request = Request::builder().method(method).uri("https://example.com/chat").body(String::new()).unwrap();
         let response = tower_ratelimit::RateLimitLayer::new(limiter.clone())
-            .tenant(tower_ratelimit::http::tenant::from_fn(|_| Some("acme")))
+            .tenant(tower_ratelimit::tenant::from_fn(|_| Some("acme")))
             .layer(upgrade)
             .oneshot(request)
             .await;

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tower::{Layer as _, Service, ServiceExt, service_fn};
 use tower_ratelimit::{
     Descriptor, Dimension, MissingTenant, Policy, Quota, RateLimitLayer, RateLimiter, Rule,
-    http::{PeerAddr, TrustedProxies, tenant},
+    tenant::{self, PeerAddr, TrustedProxies},
 };
 use tracing::Level;
 
@@ -66,7 +66,7 @@ async fn a_layer_without_mistakes_reports_none() {
 
 #[tokio::test]
 async fn mistakes_of_a_layer_are_reported_once_with_their_code() {
-    let named = Rule::new("r").tier(Quota::per_hour(100)).unlimited("secret-of-acme");
+    let named = Rule::new("r").tier(Quota::per_hour(100)).tenant_unlimited("secret-of-acme");
     let plain = || RateLimitLayer::new(limiter(Quota::per_hour(100)));
     let per_address = || Policy::new().rule(Rule::new("r").per([Dimension::key("ip")]).tier(Quota::per_hour(100)));
     let by_address = || RateLimitLayer::new(limiter(per_address()));
@@ -168,7 +168,11 @@ async fn rules_and_tenants_that_never_occur_are_reported_after_10000_requests() 
     let policy = || {
         Policy::new()
             .rule(
-                Rule::new("used").path("/used").tier(Quota::per_hour(100_000)).unlimited("internal").unlimited("gone"),
+                Rule::new("used")
+                    .path("/used")
+                    .tier(Quota::per_hour(100_000))
+                    .tenant_unlimited("internal")
+                    .tenant_unlimited("gone"),
             )
             .rule(Rule::new("misspelled").path("/usde").tier(Quota::per_hour(1)))
             .rule(Rule::new("rest").fallback(true).tier(Quota::per_hour(1)))
@@ -215,7 +219,7 @@ async fn plans_that_never_occur_are_reported_after_10000_requests() {
     let (log, _guard) = Log::start();
     let quota = || Quota::per_hour(100_000);
     let planned = |id: &str| Rule::new(id).tier(quota()).plan("pro", [quota()]).plan("free", [quota()]);
-    let limiter = limiter(Policy::new().rule(planned("api")).rule(planned("search").unlimited("gone")));
+    let limiter = limiter(Policy::new().rule(planned("api")).rule(planned("search").tenant_unlimited("gone")));
     let with_plan = |plan| Descriptor::new("/").tenant("acme").plan(plan);
     limiter.check(&with_plan("free").tenant("gone")).await;
     for _ in 0..10_000 {
@@ -236,10 +240,10 @@ async fn plans_that_never_occur_are_reported_after_10000_requests() {
 async fn unlimited_tenants_occur_in_paths_in_keys_and_in_networks() {
     let (log, _guard) = Log::start();
     let policy = || {
-        let by_org = Rule::new("orgs").path("/{org}/products").tenant_param("org").tier(Quota::per_hour(100_000));
+        let by_org = Rule::new("orgs").path("/{org}/products").tenant_from_path("org").tier(Quota::per_hour(100_000));
         let by_device = Rule::new("devices").path("/devices").per([Dimension::key("device")]);
-        let by_device = by_device.tier(Quota::per_hour(100_000)).unlimited("printer");
-        Policy::new().rule(by_org.unlimited("internal").unlimited("10.0.0.0/8")).rule(by_device)
+        let by_device = by_device.tier(Quota::per_hour(100_000)).tenant_unlimited("printer");
+        Policy::new().rule(by_org.tenant_unlimited("internal").tenant_unlimited("10.0.0.0/8")).rule(by_device)
     };
     let limiter = limiter(policy());
     let address = |address: [u8; 4]| std::net::IpAddr::from(address);
@@ -252,7 +256,7 @@ async fn unlimited_tenants_occur_in_paths_in_keys_and_in_networks() {
     }
     assert_eq!(codes(&log), Vec::<String>::new());
     limiter
-        .set_policy(policy().rule(Rule::new("other").tier(Quota::per_hour(100_000)).unlimited("192.0.2.0/24")))
+        .set_policy(policy().rule(Rule::new("other").tier(Quota::per_hour(100_000)).tenant_unlimited("192.0.2.0/24")))
         .unwrap();
     limiter.check(&Descriptor::new("/internal/products").tenant("acme")).await;
     limiter.check(&Descriptor::new("/acme/products").tenant(address([10, 1, 2, 3]))).await;

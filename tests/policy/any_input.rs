@@ -101,7 +101,7 @@ fn check(document: &str) -> Result<(), TestCaseError> {
                     && rule
                         .tiers()
                         .iter()
-                        .all(|tier| tier.window().is_zero() == (tier.counted_by() == Algorithm::InFlight))
+                        .all(|tier| tier.window().is_zero() == (tier.counted_by() == Algorithm::Concurrency))
             };
             prop_assert!(policy.rules().iter().all(tiers));
             let json = serde_json::to_string(&policy).unwrap();

@@ -46,7 +46,7 @@ impl Bad {
 
     /// A rule whose only tier is an adaptive rate with `setting`.
     fn adapt(setting: &str, key: &'static str, value: Option<&'static str>, reason: &'static str) -> Self {
-        let document = format!("rules: [{{ id: a, adapt: {{ {setting} }} }}]");
+        let document = format!("rules: [{{ id: a, adaptive_rate: {{ {setting} }} }}]");
         Self { document, rule: Some("a"), key, value, reason }
     }
 

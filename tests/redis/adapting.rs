@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tower_ratelimit::{Adapt, Descriptor, FailureMode, Policy, Quota, Rule};
+use tower_ratelimit::{AdaptiveRate, Descriptor, FailureMode, Policy, Quota, Rule};
 
 use super::{limiter, patient, server::Server, shared_machine};
 
@@ -13,11 +13,11 @@ async fn one_counter_serves_every_rate_and_its_waiters() {
     let _machine = shared_machine().await;
     let server = Server::start().await;
     let redis = patient(server.url()).await;
-    let adapt = Adapt::between(Quota::per_second(10), Quota::per_second(400)).start(Quota::per_second(50));
-    let rule = Rule::new("provider").adapt(adapt).on_backend_failure(FailureMode::Closed);
+    let adapt = AdaptiveRate::between(Quota::per_second(10), Quota::per_second(400)).start(Quota::per_second(50));
+    let rule = Rule::new("provider").adaptive_rate(adapt).on_backend_failure(FailureMode::Closed);
     let limiter = limiter(Policy::new().rule(rule), &redis);
     let request = Descriptor::new("/").tenant("acme");
-    let rate = || limiter.adapted(&request)[0].rate();
+    let rate = || limiter.adaptive_rates(&request)[0].rate();
 
     let began = tokio::time::Instant::now();
     let mut tasks = tokio::task::JoinSet::new();

@@ -15,7 +15,7 @@ async fn a_peek_writes_nothing_and_says_when() {
     let _machine = shared_machine().await;
     let server = Server::start().await;
     let redis = patient(server.url()).await;
-    let bursting = |algorithm: &Algorithm| !matches!(algorithm, Algorithm::LeakyBucket | Algorithm::InFlight);
+    let bursting = |algorithm: &Algorithm| !matches!(algorithm, Algorithm::LeakyBucket | Algorithm::Concurrency);
     for algorithm in Algorithm::ALL.iter().copied().filter(bursting) {
         let limiter = limiter(closed(Quota::per_day(2).algorithm(algorithm)), &redis);
         let tenant = algorithm.to_string();

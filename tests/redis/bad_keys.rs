@@ -8,7 +8,7 @@ use super::{Seen, algorithms::ALGORITHMS, ask, failure_kind, limiter, patient, s
 /// their names.
 fn policy(mode: FailureMode) -> Policy {
     let quota = |algorithm: Algorithm| match algorithm {
-        Algorithm::InFlight => Quota::concurrent(20),
+        Algorithm::Concurrency => Quota::concurrent(20),
         _ => Quota::per_day(20).algorithm(algorithm),
     };
     names().into_iter().fold(Policy::new(), |policy, algorithm| {
@@ -18,7 +18,7 @@ fn policy(mode: FailureMode) -> Policy {
 }
 
 fn names() -> Vec<Algorithm> {
-    ALGORITHMS.into_iter().chain([Algorithm::InFlight]).collect()
+    ALGORITHMS.into_iter().chain([Algorithm::Concurrency]).collect()
 }
 
 /// The keys of a rule.

@@ -453,7 +453,7 @@ fn delays_as_local_does() {
         assert_eq!(entries, 13, "{algorithm}: some were rejected");
         assert!(waits.iter().any(|wait| *wait >= Duration::from_millis(40)), "{algorithm}: no request waited");
         let (local, redis) = pair.check(request).await;
-        assert!(matches!(local.verdict(), Verdict::Deny), "{algorithm}");
+        assert!(matches!(local.verdict(), Verdict::Reject), "{algorithm}");
         assert!(pair.compare(&local, &redis).unwrap().is_ok(), "{algorithm}");
     };
     for algorithm in super::algorithms::ALGORITHMS {

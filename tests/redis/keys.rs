@@ -53,7 +53,7 @@ async fn keys_are_named_as_documented() {
     let rule = Rule::new("get-product")
         .methods([Method::GET])
         .path("/v1/organizations/{org}/product/{id}")
-        .tenant_param("org")
+        .tenant_from_path("org")
         .tier(Quota::per_second(10))
         .tier(Quota::new(50, Duration::from_secs(10)).algorithm(Algorithm::FixedWindow));
     let limiter = limiter(Policy::new().rule(rule), &redis);

@@ -21,7 +21,7 @@ use tokio::{
 };
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Adapt, Algorithm, Consistency, Descriptor, FailureMode, Policy, Quota, RateLimitLayer, RateLimiter, Rule,
+    AdaptiveRate, Algorithm, Consistency, Descriptor, FailureMode, Policy, Quota, RateLimitLayer, RateLimiter, Rule,
     backend::Redis, policy::Statuses, testing::ManualClock,
 };
 
@@ -294,8 +294,9 @@ async fn an_adaptive_rate_applies_at_every_level() {
     let _machine = shared_machine().await;
     let server = Server::start().await;
     for level in LEVELS {
-        let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(10_000)).start(Quota::per_second(2));
-        let rule = Rule::new(level.as_str()).adapt(adapt).consistency(level).on_backend_failure(FailureMode::Closed);
+        let adapt = AdaptiveRate::between(Quota::per_second(1), Quota::per_second(10_000)).start(Quota::per_second(2));
+        let rule =
+            Rule::new(level.as_str()).adaptive_rate(adapt).consistency(level).on_backend_failure(FailureMode::Closed);
         for (tenant, policy) in ["alone", "beside others"].into_iter().zip(alone_and_beside_others(&rule)) {
             let limiter = limiter(policy, &patient(server.url()).await);
             let start = Instant::now();

@@ -2,12 +2,16 @@
 
 use tokio::task::JoinSet;
 use tower::retry::budget::TpsBudget;
-use tower_ratelimit::{Quota, RateLimitLayer, Retry, http::Http, middleware::ErrorAnswer, retry::RetryBudget};
+use tower_ratelimit::{
+    Quota, RateLimitLayer, RetryPolicy,
+    middleware::{ErrorAnswer, Http},
+    retry::RetryBudget,
+};
 
 use super::*;
 
 /// Sends requests concurrently, by clones of one policy.
-async fn flood<S>(service: &S, retry: &Retry, requests: usize)
+async fn flood<S>(service: &S, retry: &RetryPolicy, requests: usize)
 where
     S: Service<Request<String>, Response = Answer, Error = BoxError, Future: Send> + Clone + Send + 'static,
 {
@@ -22,7 +26,7 @@ where
 #[tokio::test(start_paused = true)]
 async fn a_storm_retries_a_fifth_plus_the_reserve() {
     let upstream = Upstream::new(|_| Ok(answer(429, &[])));
-    let retry = Retry::new().budget(RetryBudget::new().per_second(0));
+    let retry = RetryPolicy::new().budget(RetryBudget::new().per_second(0));
     for round in 1..=5 {
         flood(&upstream, &retry, 1_000).await;
         let most = round * 1_200 + 100;
@@ -35,7 +39,7 @@ async fn a_storm_retries_a_fifth_plus_the_reserve() {
 #[tokio::test(start_paused = true)]
 async fn by_default_time_adds_retries() {
     let upstream = Upstream::new(|_| Ok(answer(503, &[("retry-after", "1")])));
-    let retry = Retry::new();
+    let retry = RetryPolicy::new();
     let start = Instant::now();
     for _ in 0..10 {
         flood(&upstream, &retry, 300).await;
@@ -51,14 +55,14 @@ async fn our_own_rejections_add_no_load() {
     let upstream = Upstream::new(|_| Ok(answer(429, &[])));
     let limited =
         RateLimitLayer::with(limiter(Quota::per_second(200)), Http::client(), ErrorAnswer).layer(upstream.clone());
-    flood(&limited, &Retry::new().budget(RetryBudget::new().per_second(0)), 1_000).await;
+    flood(&limited, &RetryPolicy::new().budget(RetryBudget::new().per_second(0)), 1_000).await;
     assert!((100..=1_300).contains(&upstream.sends()), "{}", upstream.sends());
 }
 
 #[tokio::test(start_paused = true)]
 async fn spent_retries_come_back_with_time() {
     let upstream = Upstream::new(|_| Ok(answer(429, &[])));
-    let retry = Retry::new().max_retries(1).budget(RetryBudget::new().percent(0).per_second(2).reserve(4));
+    let retry = RetryPolicy::new().max_retries(1).budget(RetryBudget::new().percent(0).per_second(2).reserve(4));
     flood(&upstream, &retry, 50).await;
     assert_eq!(upstream.sends(), 54);
     tokio::time::advance(seconds(1)).await;
@@ -69,7 +73,7 @@ async fn spent_retries_come_back_with_time() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_not_retried_is_not_charged_to_the_budget() {
     let budget = RetryBudget::new().percent(0).per_second(0).reserve(2);
-    let retry = Retry::new().budget(budget.clone());
+    let retry = RetryPolicy::new().budget(budget.clone());
     for (status, headers) in [(200, &[][..]), (500, &[]), (429, &[("retry-after", "3600")])] {
         let upstream = Upstream::new(move |_| Ok(answer(status, headers)));
         send(&upstream, &retry, get()).await.unwrap();
@@ -85,7 +89,7 @@ async fn a_request_that_is_not_retried_is_not_charged_to_the_budget() {
 async fn retries_do_not_deposit() {
     let budget = RetryBudget::new().percent(100).per_second(0).reserve(2);
     let upstream = Upstream::new(|_| Ok(answer(429, &[])));
-    send(&upstream, &Retry::new().max_retries(100).budget(budget), get()).await.unwrap();
+    send(&upstream, &RetryPolicy::new().max_retries(100).budget(budget), get()).await.unwrap();
     // The first request found the bucket full.
     assert_eq!(upstream.sends(), 3);
 }
@@ -94,13 +98,13 @@ async fn retries_do_not_deposit() {
 async fn several_policies_share_a_budget_and_tower_budgets_work() {
     let budget = RetryBudget::new().percent(0).per_second(0).reserve(3);
     let upstream = Upstream::new(|_| Ok(answer(429, &[])));
-    for retry in [Retry::new().budget(budget.clone()), Retry::new().budget(budget)] {
+    for retry in [RetryPolicy::new().budget(budget.clone()), RetryPolicy::new().budget(budget)] {
         send(&upstream, &retry, get()).await.unwrap();
     }
     assert_eq!(upstream.sends(), 2 + 3);
 
     let upstream = Upstream::new(|_| Ok(answer(429, &[])));
-    let retry = Retry::new().budget(TpsBudget::new(seconds(10), 0, 0.0));
+    let retry = RetryPolicy::new().budget(TpsBudget::new(seconds(10), 0, 0.0));
     send(&upstream, &retry, get()).await.unwrap();
     assert_eq!(upstream.sends(), 1);
 }

@@ -6,7 +6,7 @@ use axum::body::{Body, Bytes, HttpBody};
 use http::Version;
 use http_body_util::{BodyExt, Full};
 use tower::service_fn;
-use tower_ratelimit::{Retry, retry::clone_head};
+use tower_ratelimit::{RetryPolicy, retry::clone_head};
 
 use super::*;
 
@@ -16,14 +16,14 @@ struct Stream;
 #[tokio::test(start_paused = true)]
 async fn a_body_that_cannot_be_cloned_passes_unretried() {
     let upstream = Upstream::rejecting(1, 429, &[("retry-after", "1")]);
-    let retry = Retry::new().clone_with(|_: &Request<Stream>| None);
+    let retry = RetryPolicy::new().clone_with(|_: &Request<Stream>| None);
     let response = send(&upstream, &retry, Request::get("/").body(Stream).unwrap()).await.unwrap();
     assert_eq!((response.status().as_u16(), upstream.sends()), (429, 1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_function_decides_for_each_request() {
-    let retry = Retry::new().clone_with(|request: &Request<Body>| {
+    let retry = RetryPolicy::new().clone_with(|request: &Request<Body>| {
         request.body().is_end_stream().then(|| clone_head(request).map(|()| Body::empty()))
     });
     for (body, sends) in [(Body::empty(), 2), (Body::from("stream"), 1)] {
@@ -39,7 +39,7 @@ async fn a_final_attempt_is_not_cloned() {
     for (max_retries, sends, copies) in [(2, 3, 3), (0, 1, 0)] {
         let copied = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&copied);
-        let retry = Retry::new().max_retries(max_retries).clone_with(move |request: &Request<String>| {
+        let retry = RetryPolicy::new().max_retries(max_retries).clone_with(move |request: &Request<String>| {
             count.fetch_add(1, Ordering::Relaxed);
             Some(request.clone())
         });
@@ -74,7 +74,7 @@ async fn the_whole_request_is_sent_again() {
             Ok::<_, BoxError>(answer(503, &[]))
         }
     });
-    send(&upstream, &Retry::new(), original(Full::from("all of it"))).await.unwrap();
+    send(&upstream, &RetryPolicy::new(), original(Full::from("all of it"))).await.unwrap();
     assert_eq!(*bodies.lock().unwrap(), ["all of it"; 4]);
 }
 

@@ -19,12 +19,12 @@ async fn a_wait_beyond_the_deadline_returns_the_rejection_at_once() {
     hurried.extensions_mut().insert(Deadline::after(seconds(20)));
     for request in [call("20S"), hurried] {
         let upstream = Upstream::rejecting(1, 429, &[("retry-after", "30")]);
-        let response = send(&upstream, &Retry::new(), request).await.unwrap();
+        let response = send(&upstream, &RetryPolicy::new(), request).await.unwrap();
         assert_eq!((response.status().as_u16(), upstream.sends()), (429, 1));
         assert_eq!(begin.elapsed(), seconds(0));
     }
     let upstream = Upstream::rejecting(1, 429, &[("retry-after", "30")]);
-    assert_eq!(send(&upstream, &Retry::new(), call("40S")).await.unwrap().status(), 200);
+    assert_eq!(send(&upstream, &RetryPolicy::new(), call("40S")).await.unwrap().status(), 200);
 }
 
 /// Waits and attempts count against the timeout.
@@ -39,7 +39,7 @@ async fn a_retry_carries_the_time_left_as_its_timeout() {
             Ok::<_, BoxError>(answer(429, &[("retry-after", "3")]))
         }
     });
-    let response = send(&upstream, &Retry::new().jitter(Duration::ZERO), call("12S")).await.unwrap();
+    let response = send(&upstream, &RetryPolicy::new().jitter(Duration::ZERO), call("12S")).await.unwrap();
     // The third would have to wait until 13 seconds are over.
     assert_eq!(response.status(), 429);
     assert_eq!(*sent.lock().unwrap(), ["12S", "7000000u", "2000000u"]);

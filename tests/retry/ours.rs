@@ -5,7 +5,7 @@ use std::{error::Error, fmt};
 use http::Method;
 use tower::{BoxError, ServiceBuilder};
 use tower_ratelimit::{
-    MissingTenant, Quota, RateLimitLayer, RateLimited, RateLimitedKind, Retry, Rule, http::tenant, retry::RetryBudget,
+    MissingTenant, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RetryPolicy, Rule, retry::RetryBudget, tenant,
 };
 
 use super::*;
@@ -28,7 +28,7 @@ async fn our_own_rejections_are_retried_for_every_method() {
         let upstream = willing();
         let client = limited(Quota::new(1, seconds(20)), &upstream);
         for _ in 0..3 {
-            send(&client, &Retry::new(), request(method.clone())).await.unwrap();
+            send(&client, &RetryPolicy::new(), request(method.clone())).await.unwrap();
         }
         assert_eq!(upstream.sends(), 3, "{method}");
         let slot = seconds(20)..=seconds(22) + TIMER;
@@ -41,7 +41,7 @@ async fn each_attempt_passes_the_limiter() {
     let upstream = Upstream::new(|_| Ok(answer(429, &[("retry-after", "1")])));
     let client = limited(Quota::per_hour(3), &upstream);
     // The fourth attempt would have to wait for 20 minutes.
-    let error = send(&client, &Retry::new(), get()).await.unwrap_err();
+    let error = send(&client, &RetryPolicy::new(), get()).await.unwrap_err();
     assert_eq!(error.downcast_ref::<RateLimited>().unwrap().kind(), RateLimitedKind::QuotaExceeded);
     assert_eq!(upstream.sends(), 3);
 }
@@ -52,7 +52,7 @@ async fn each_attempt_passes_the_limiter() {
 async fn upstream_rejections_cool_down_and_are_retried_as_often() {
     let upstream = Upstream::rejecting(3, 429, &[("retry-after", "2")]);
     let client = limited(Quota::per_hour(1_000), &upstream);
-    let response = send(&client, &Retry::new(), get()).await.unwrap();
+    let response = send(&client, &RetryPolicy::new(), get()).await.unwrap();
     assert_eq!((response.status().as_u16(), upstream.sends()), (200, 4));
     assert!(upstream.gaps().iter().all(|gap| *gap >= seconds(2)), "{:?}", upstream.gaps());
 }
@@ -61,8 +61,8 @@ async fn upstream_rejections_cool_down_and_are_retried_as_often() {
 async fn a_sent_post_is_not_retried_even_after_our_own_rejection() {
     let upstream = Upstream::new(|n| Ok(answer(if n == 0 { 200 } else { 429 }, &[])));
     let client = limited(Quota::per_second(1), &upstream);
-    send(&client, &Retry::new(), request(Method::POST)).await.unwrap();
-    let response = send(&client, &Retry::new(), request(Method::POST)).await.unwrap();
+    send(&client, &RetryPolicy::new(), request(Method::POST)).await.unwrap();
+    let response = send(&client, &RetryPolicy::new(), request(Method::POST)).await.unwrap();
     assert_eq!((response.status().as_u16(), upstream.sends()), (429, 2));
     assert_eq!(upstream.sent()[1].attempt, Some(RetryAttempt(1)));
 }
@@ -72,12 +72,12 @@ async fn a_request_that_never_passes_is_not_retried() {
     let start = Instant::now();
     let upstream = willing();
     let never = limited(Quota::per_second(0), &upstream);
-    let error = send(&never, &Retry::new(), get()).await.unwrap_err();
+    let error = send(&never, &RetryPolicy::new(), get()).await.unwrap_err();
     assert_eq!(error.downcast_ref::<RateLimited>().unwrap().kind(), RateLimitedKind::NeverFits);
 
     let layer = RateLimitLayer::client(limiter(Quota::per_second(9)));
     let layer = layer.tenant(tenant::header("x-api-key")).on_missing_tenant(MissingTenant::Reject);
-    let error = send(&layer.layer(upstream.clone()), &Retry::new(), get()).await.unwrap_err();
+    let error = send(&layer.layer(upstream.clone()), &RetryPolicy::new(), get()).await.unwrap_err();
     assert_eq!(error.downcast_ref::<RateLimited>().unwrap().kind(), RateLimitedKind::MissingTenant);
     assert_eq!((upstream.sends(), start.elapsed()), (0, Duration::ZERO));
 }
@@ -95,7 +95,7 @@ async fn a_concurrency_limit_names_no_time_and_is_backed_off() {
         drop(permit);
     });
     // 20 draws of up to 10 s do not all fall into 50 ms.
-    let retry = Retry::new().max_retries(20).backoff(seconds(10), seconds(10));
+    let retry = RetryPolicy::new().max_retries(20).backoff(seconds(10), seconds(10));
     send(&client, &retry, get()).await.unwrap();
     assert!((Duration::from_millis(50)..seconds(200)).contains(&start.elapsed()), "{:?}", start.elapsed());
 }
@@ -118,7 +118,7 @@ async fn a_rejection_is_found_among_the_sources_of_an_error() {
     let client = limited(Quota::new(1, seconds(5)), &upstream);
     let client = ServiceBuilder::new().map_err(|error| BoxError::from(Wrapped(Wrapped(error).into()))).service(client);
     for _ in 0..2 {
-        send(&client, &Retry::new(), get()).await.unwrap();
+        send(&client, &RetryPolicy::new(), get()).await.unwrap();
     }
     assert!(upstream.gaps()[0] >= seconds(5));
 }
@@ -130,7 +130,7 @@ async fn a_rejection_as_the_error_itself_is_one() {
     let client =
         ServiceBuilder::new().map_err(|error: BoxError| *error.downcast::<RateLimited>().unwrap()).service(client);
     for _ in 0..2 {
-        RetryLayer::new(Retry::new()).layer(client.clone()).oneshot(get()).await.unwrap();
+        RetryLayer::new(RetryPolicy::new()).layer(client.clone()).oneshot(get()).await.unwrap();
     }
     assert!(upstream.gaps()[0] >= seconds(5));
 }
@@ -150,7 +150,7 @@ async fn an_error_that_is_its_own_source_is_not_retried() {
         }
     }
     let upstream = Upstream::new(|_| Err(Endless.into()));
-    assert_eq!(send(&upstream, &Retry::new(), get()).await.unwrap_err().to_string(), "endless");
+    assert_eq!(send(&upstream, &RetryPolicy::new(), get()).await.unwrap_err().to_string(), "endless");
     assert_eq!(upstream.sends(), 1);
 }
 
@@ -160,7 +160,7 @@ async fn an_error_that_is_its_own_source_is_not_retried() {
 async fn a_rejection_as_a_response_is_ours_too() {
     let upstream = willing();
     let client = RateLimitLayer::new(limiter(Quota::new(1, Duration::from_millis(2_100)))).layer(upstream.clone());
-    let client = RetryLayer::new(Retry::new().jitter(Duration::ZERO)).layer(client);
+    let client = RetryLayer::new(RetryPolicy::new().jitter(Duration::ZERO)).layer(client);
     for _ in 0..2 {
         let response = client.clone().oneshot(request(Method::POST)).await.unwrap();
         assert_eq!(response.status(), 200);
@@ -172,7 +172,7 @@ async fn a_rejection_as_a_response_is_ours_too() {
 #[tokio::test(start_paused = true)]
 async fn our_own_rejections_are_not_charged_to_the_budget() {
     let budget = RetryBudget::new().percent(0).per_second(0).reserve(1);
-    let retry = Retry::new().budget(budget.clone());
+    let retry = RetryPolicy::new().budget(budget.clone());
     let upstream = willing();
     let client = limited(Policy::new().rule(Rule::new("slow").tier(Quota::new(1, seconds(5)))), &upstream);
     for _ in 0..10 {

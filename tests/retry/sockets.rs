@@ -6,7 +6,10 @@ use http_body_util::Full;
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use tokio::net::TcpListener;
 use tower::ServiceBuilder;
-use tower_ratelimit::{Headers, Quota, RateLimitLayer, RateLimiter, Retry, Rule, http::Http, middleware::ErrorAnswer};
+use tower_ratelimit::{
+    Headers, Quota, RateLimitLayer, RateLimiter, RetryPolicy, Rule,
+    middleware::{ErrorAnswer, Http},
+};
 
 use super::*;
 
@@ -24,7 +27,7 @@ async fn a_limited_server_is_retried_until_it_admits() {
     );
 
     let client = ServiceBuilder::new()
-        .layer(RetryLayer::new(Retry::new()))
+        .layer(RetryLayer::new(RetryPolicy::new()))
         .layer(RateLimitLayer::with(RateLimiter::new(Quota::per_second(1_000)).unwrap(), Http::client(), ErrorAnswer))
         .service(Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>());
     let call = |method: Method| {

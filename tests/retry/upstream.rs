@@ -2,7 +2,7 @@
 
 use http::Method;
 use tower::BoxError;
-use tower_ratelimit::{Retry, headers::parse::Parser, retry::RetryAttempt, testing::ManualClock};
+use tower_ratelimit::{RetryPolicy, headers::parse::Parser, retry::RetryAttempt, testing::ManualClock};
 
 use super::*;
 
@@ -38,7 +38,7 @@ async fn rejections_are_retried_and_nothing_else() {
     ];
     for &(status, headers, retried) in cases {
         let upstream = Upstream::rejecting(1, status, headers);
-        let response = send(&upstream, &Retry::new(), get()).await.unwrap();
+        let response = send(&upstream, &RetryPolicy::new(), get()).await.unwrap();
         assert_eq!(upstream.sends(), 1 + usize::from(retried), "{status} {headers:?}");
         assert_eq!(response.status(), if retried { 200 } else { status }, "{status} {headers:?}");
     }
@@ -58,7 +58,7 @@ async fn retries_wait_for_the_upstreams_time_and_are_never_earlier() {
     ] {
         for _ in 0..20 {
             let upstream = Upstream::rejecting(2, 429, headers);
-            send(&upstream, &Retry::new().max_wait(seconds(61)).clock(clock.clone()), get()).await.unwrap();
+            send(&upstream, &RetryPolicy::new().max_wait(seconds(61)).clock(clock.clone()), get()).await.unwrap();
             let asked = Duration::from_millis(asked);
             let most = asked + (asked / 10).max(Duration::from_millis(100)) + TIMER;
             assert_eq!(upstream.sends(), 3);
@@ -74,7 +74,7 @@ async fn retries_wait_for_the_upstreams_time_and_are_never_earlier() {
 #[tokio::test(start_paused = true)]
 async fn without_jitter_retries_are_exact() {
     let upstream = Upstream::rejecting(1, 503, &[("retry-after", "7")]);
-    send(&upstream, &Retry::new().jitter(Duration::ZERO), get()).await.unwrap();
+    send(&upstream, &RetryPolicy::new().jitter(Duration::ZERO), get()).await.unwrap();
     assert!((seconds(7)..=seconds(7) + TIMER).contains(&upstream.gaps()[0]), "{:?}", upstream.gaps());
 }
 
@@ -83,7 +83,7 @@ async fn without_jitter_retries_are_exact() {
 #[tokio::test(start_paused = true)]
 async fn a_fleet_does_not_return_in_one_instant() {
     let upstream = Upstream::rejecting(200, 429, &[("retry-after", "10")]);
-    let retry = Retry::new().budget(Unlimited);
+    let retry = RetryPolicy::new().budget(Unlimited);
     let start = Instant::now();
     let mut calls = tokio::task::JoinSet::new();
     for _ in 0..200 {
@@ -104,7 +104,7 @@ async fn without_a_time_retries_back_off() {
     let mut longest = [Duration::ZERO; 8];
     for _ in 0..200 {
         let upstream = Upstream::rejecting(8, 429, &[]);
-        let retry = Retry::new().max_retries(8).backoff(Duration::from_millis(50), seconds(2)).budget(Unlimited);
+        let retry = RetryPolicy::new().max_retries(8).backoff(Duration::from_millis(50), seconds(2)).budget(Unlimited);
         assert_eq!(send(&upstream, &retry, get()).await.unwrap().status(), 200);
         for (longest, gap) in longest.iter_mut().zip(upstream.gaps()) {
             *longest = gap.max(*longest);
@@ -127,7 +127,7 @@ async fn a_wait_beyond_max_wait_returns_the_response() {
         (&[("retry-after", "99999999")], false),
     ] {
         let upstream = Upstream::rejecting(1, 429, headers);
-        let response = send(&upstream, &Retry::new(), get()).await.unwrap();
+        let response = send(&upstream, &RetryPolicy::new(), get()).await.unwrap();
         assert_eq!(upstream.sends(), 1 + usize::from(waited), "{headers:?}");
         if !waited {
             assert_eq!(response.status(), 429);
@@ -141,14 +141,14 @@ async fn a_wait_beyond_max_wait_returns_the_response() {
 #[tokio::test(start_paused = true)]
 async fn a_long_wait_is_kept_if_allowed() {
     let upstream = Upstream::rejecting(1, 429, &[("retry-after", "7200")]);
-    let retry = Retry::new().max_wait(Duration::MAX).parser(tower_ratelimit::headers::parse::Parser::new());
+    let retry = RetryPolicy::new().max_wait(Duration::MAX).parser(tower_ratelimit::headers::parse::Parser::new());
     send(&upstream, &retry, get()).await.unwrap();
     assert!(upstream.gaps()[0] >= seconds(7_200), "{:?}", upstream.gaps());
 }
 
 #[tokio::test(start_paused = true)]
 async fn only_idempotent_methods_by_default() {
-    let post_only = Retry::new().methods([Method::POST, Method::from_bytes(b"SEARCH").unwrap()]);
+    let post_only = RetryPolicy::new().methods([Method::POST, Method::from_bytes(b"SEARCH").unwrap()]);
     for (method, by_default, told) in [
         ("GET", true, false),
         ("HEAD", true, false),
@@ -161,7 +161,7 @@ async fn only_idempotent_methods_by_default() {
         ("CONNECT", false, false),
         ("SEARCH", false, true),
     ] {
-        for (retry, retried) in [(&Retry::new(), by_default), (&post_only, told)] {
+        for (retry, retried) in [(&RetryPolicy::new(), by_default), (&post_only, told)] {
             let upstream = Upstream::rejecting(1, 429, &[("retry-after", "1")]);
             send(&upstream, retry, request(method.parse().unwrap())).await.unwrap();
             assert_eq!(upstream.sends(), 1 + usize::from(retried), "{method}");
@@ -173,10 +173,10 @@ async fn only_idempotent_methods_by_default() {
 #[tokio::test(start_paused = true)]
 async fn retries_stop_at_max_retries() {
     for (retry, sends) in [
-        (Retry::new(), 4),
-        (Retry::new().max_retries(0), 1),
-        (Retry::new().max_retries(1), 2),
-        (Retry::new().max_retries(9), 10),
+        (RetryPolicy::new(), 4),
+        (RetryPolicy::new().max_retries(0), 1),
+        (RetryPolicy::new().max_retries(1), 2),
+        (RetryPolicy::new().max_retries(9), 10),
     ] {
         let upstream = Upstream::new(|n| Ok(answer(429, &[("retry-after", "1"), ("x-answer", ["a", "b"][n % 2])])));
         let response = send(&upstream, &retry, get()).await.unwrap();
@@ -189,7 +189,7 @@ async fn retries_stop_at_max_retries() {
 #[tokio::test(start_paused = true)]
 async fn requests_have_separate_retry_counts() {
     let upstream = Upstream::new(|_| Ok(answer(429, &[])));
-    let mut service = RetryLayer::new(Retry::new()).layer(upstream.clone());
+    let mut service = RetryLayer::new(RetryPolicy::new()).layer(upstream.clone());
     for calls in 1..=5 {
         // One service for all, like a client that is not cloned.
         service.call(get()).await.unwrap();
@@ -200,7 +200,7 @@ async fn requests_have_separate_retry_counts() {
 #[tokio::test(start_paused = true)]
 async fn a_retry_carries_its_number() {
     let upstream = Upstream::new(|_| Ok(answer(429, &[])));
-    send(&upstream, &Retry::new(), get()).await.unwrap();
+    send(&upstream, &RetryPolicy::new(), get()).await.unwrap();
     let attempts: Vec<_> = upstream.sent().into_iter().map(|sent| sent.attempt).collect();
     assert_eq!(attempts, [None, Some(RetryAttempt(1)), Some(RetryAttempt(2)), Some(RetryAttempt(3))]);
 }
@@ -211,7 +211,7 @@ async fn a_demand_not_to_retry_is_obeyed() {
         &[("content-type", "application/grpc"), ("grpc-status", "8"), ("grpc-retry-pushback-ms", "-1")];
     for (headers, sends) in [(NO_MORE, 1), (&NO_MORE[..2], 2)] {
         let upstream = Upstream::rejecting(1, 200, headers);
-        send(&upstream, &Retry::new(), get()).await.unwrap();
+        send(&upstream, &RetryPolicy::new(), get()).await.unwrap();
         assert_eq!(upstream.sends(), sends);
     }
 }
@@ -219,7 +219,7 @@ async fn a_demand_not_to_retry_is_obeyed() {
 #[tokio::test(start_paused = true)]
 async fn other_errors_are_not_retried() {
     let upstream = Upstream::new(|_| Err(BoxError::from("connection refused")));
-    assert_eq!(send(&upstream, &Retry::new(), get()).await.unwrap_err().to_string(), "connection refused");
+    assert_eq!(send(&upstream, &RetryPolicy::new(), get()).await.unwrap_err().to_string(), "connection refused");
     assert_eq!(upstream.sends(), 1);
 }
 
@@ -238,7 +238,7 @@ impl tower::retry::budget::Budget for Unlimited {
 /// One list for the parser, upstream feedback and retries.
 #[tokio::test(start_paused = true)]
 async fn listed_statuses_are_retried_after_their_time() {
-    let retry = Retry::new().parser(Parser::new().rejection_statuses([418, 529]));
+    let retry = RetryPolicy::new().parser(Parser::new().rejection_statuses([418, 529]));
     for (status, headers, waits) in [
         (418, &[("retry-after", "7")][..], Some(7)),
         (529, &[("retry-after", "30, 30")], Some(30)),

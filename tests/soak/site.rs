@@ -12,8 +12,8 @@ use tokio::{
 use tower_ratelimit::{
     Policy, RateLimitLayer, RateLimiter,
     backend::{Local, Redis},
-    http::tenant,
     policy_source::{FileSource, WatchHandle},
+    tenant,
 };
 
 use super::{

@@ -7,7 +7,7 @@ use http_body_util::{BodyExt, Full};
 use tokio::time::Instant;
 use tonic::Code;
 use tower::{ServiceBuilder, ServiceExt, retry::RetryLayer, service_fn};
-use tower_ratelimit::{Descriptor, RateLimited, Retry};
+use tower_ratelimit::{Descriptor, RateLimited, RetryPolicy};
 
 use super::*;
 
@@ -81,7 +81,7 @@ async fn its_own_rejection_is_an_error_or_a_status() {
 #[tokio::test]
 async fn rejected_calls_are_retried_at_the_upstreams_time() {
     let limited = ServiceBuilder::new()
-        .layer(RetryLayer::new(Retry::new().methods([http::Method::POST])))
+        .layer(RetryLayer::new(RetryPolicy::new().methods([http::Method::POST])))
         .layer(RateLimitLayer::client(client_limiter(10 * SECOND)))
         .map_request(|request: http::Request<Full<Bytes>>| request.map(tonic::body::Body::new))
         .service(strict(false).await);

@@ -8,8 +8,8 @@ use tower_ratelimit::{
     FailureMode, Headers, MissingTenant, Policy, Quota, RateLimitLayer, RateLimiter, Rule,
     backend::Local,
     error::BackendErrorKind,
-    http::tenant,
     middleware::Rejection,
+    tenant,
     testing::{Fault, FaultyBackend, ManualClock},
 };
 

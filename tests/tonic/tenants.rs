@@ -9,7 +9,7 @@ use tonic::{
     service::InterceptorLayer,
     transport::{Endpoint, Server},
 };
-use tower_ratelimit::{Policy, Rule, Tenant, http::tenant};
+use tower_ratelimit::{Policy, Rule, Tenant, tenant};
 
 use super::{ProductsClient, ProductsServer, Shop, by, connect, hourly, layer, product, shop, start};
 

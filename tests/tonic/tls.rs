@@ -6,7 +6,7 @@ use tonic::{
     Code,
     transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity, Server, ServerTlsConfig},
 };
-use tower_ratelimit::{Policy, Rule, http::tenant};
+use tower_ratelimit::{Policy, Rule, tenant};
 
 use super::{
     ProductsClient, ProductsServer, RateLimitLayer, Shop, certificates::Certificates, hourly, layer, product, start,

@@ -150,7 +150,7 @@ async fn a_waiter_that_may_not_wait_for_the_cooldown_is_rejected_at_its_slot() {
 async fn every_algorithm_waits_for_the_end() {
     for algorithm in Algorithm::ALL.iter().copied() {
         let limiter = limiter(match algorithm {
-            Algorithm::InFlight => Quota::concurrent(4),
+            Algorithm::Concurrency => Quota::concurrent(4),
             algorithm => Quota::new(4, SECOND * 10).algorithm(algorithm),
         });
         limiter.cool_down(&by("acme"), SECOND);

@@ -13,8 +13,7 @@ use tower::{Layer, Service, ServiceExt};
 use tower_ratelimit::{
     Descriptor, Permit, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, Rule,
     backend::Local,
-    http::Http,
-    middleware::RateLimit,
+    middleware::{Http, RateLimit},
     policy::Statuses,
     testing::{Fault, FaultyBackend, TokioClock},
 };

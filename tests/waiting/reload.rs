@@ -95,7 +95,7 @@ async fn a_waiter_of_a_removed_rule_is_admitted_by_it() {
         Policy::new().rule(Rule::new("paced").tier(Quota::concurrent(9)).shadow(true)),
         Policy::new().rule(Rule::new("paced").tier(Quota::concurrent(9)).path("/")),
         Policy::new().rule(Rule::new("paced").tier(Quota::concurrent(9)).plan("pro", [Quota::concurrent(90)])),
-        Policy::new().rule(Rule::new("paced").tier(Quota::concurrent(9)).unlimited("initech")),
+        Policy::new().rule(Rule::new("paced").tier(Quota::concurrent(9)).tenant_unlimited("initech")),
     ];
     for policy in removed {
         let limiter = limiter(tiers(&[Quota::concurrent(1)]));

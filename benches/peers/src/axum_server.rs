@@ -94,5 +94,5 @@ fn ours(headers: bool) -> tower_ratelimit::RateLimitLayer {
     use crate::ours::{headers as our_headers, limiter, plenty};
 
     let layer = tower_ratelimit::RateLimitLayer::new(limiter(plenty()));
-    layer.tenant(tower_ratelimit::http::tenant::header(API_KEY.as_str())).headers(our_headers(headers))
+    layer.tenant(tower_ratelimit::tenant::header(API_KEY.as_str())).headers(our_headers(headers))
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tower::Layer;
-use tower_ratelimit::{Descriptor, Headers, Policy, Quota, RateLimitLayer, RateLimiter, Rule, http::tenant};
+use tower_ratelimit::{Descriptor, Headers, Policy, Quota, RateLimitLayer, RateLimiter, Rule, tenant};
 
 use crate::{
     contenders::{self, API_KEY, Limit, NoOp, Per},

@@ -137,7 +137,7 @@ impl Parser {
     /// The statuses that are rejections, whatever fields the response has, in addition to
     /// what [the module](self) lists. If they have a time, it is obeyed as that of a 429.
     /// [`UpstreamFeedback`](crate::middleware::UpstreamFeedback) and
-    /// `Retry` follow the same list, and add a bare 503 where no list is set.
+    /// `RetryPolicy` follow the same list, and add a bare 503 where no list is set.
     ///
     /// ```
     /// use std::time::Duration;

@@ -16,11 +16,11 @@ use crate::{
 /// IPv6 addresses are cut to their /64, those of NAT64 and 6to4 to the IPv4 address in
 /// them. Exceptions for addresses are compared with the whole one.
 ///
-/// [`PeerAddr`]: crate::http::PeerAddr
+/// [`PeerAddr`]: crate::tenant::PeerAddr
 ///
 /// ```
 /// use http::Request;
-/// use tower_ratelimit::{descriptor::TenantRef, http::{PeerAddr, RequestHead, tenant::{self, TenantExtractor}}};
+/// use tower_ratelimit::{RequestHead, descriptor::TenantRef, tenant::{self, PeerAddr, TenantExtractor}};
 ///
 /// let by_site = tenant::peer_ip().ipv6_prefix(48);
 /// let peer = PeerAddr("[2001:db8:1:2::3]:4711".parse().unwrap());
@@ -40,7 +40,7 @@ pub fn peer_ip() -> ClientIp {
 ///
 /// ```
 /// use http::Request;
-/// use tower_ratelimit::{descriptor::TenantRef, http::{PeerAddr, RequestHead, TrustedProxies, tenant::{self, TenantExtractor}}};
+/// use tower_ratelimit::{RequestHead, descriptor::TenantRef, tenant::{self, PeerAddr, TenantExtractor, TrustedProxies}};
 ///
 /// let by_client = tenant::client_ip(TrustedProxies::cidrs(["10.0.0.0/8"])?);
 /// let request = Request::get("/")

@@ -17,7 +17,7 @@ use crate::{descriptor::TenantRef, http::RequestHead};
 /// [`from_fn`]: super::from_fn
 ///
 /// ```
-/// use tower_ratelimit::http::tenant;
+/// use tower_ratelimit::tenant;
 ///
 /// let by_certificate = tenant::client_certificate().or(tenant::peer_ip());
 /// # let _ = by_certificate;

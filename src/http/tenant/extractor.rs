@@ -10,7 +10,7 @@ use crate::{descriptor::TenantRef, http::RequestHead};
 /// Identifies the tenant of a request.
 ///
 /// ```
-/// use tower_ratelimit::{descriptor::TenantRef, http::{RequestHead, tenant::TenantExtractor}};
+/// use tower_ratelimit::{RequestHead, descriptor::TenantRef, tenant::TenantExtractor};
 ///
 /// /// `acme.api.example` is the tenant `acme`.
 /// struct Subdomain;
@@ -112,7 +112,7 @@ impl<A: TenantExtractor, B: TenantExtractor> TenantExtractor for Or<A, B> {
 ///
 /// ```
 /// use http::Request;
-/// use tower_ratelimit::{descriptor::TenantRef, http::{RequestHead, tenant::{self, TenantExtractor}}};
+/// use tower_ratelimit::{RequestHead, descriptor::TenantRef, tenant::{self, TenantExtractor}};
 ///
 /// let by_agent = tenant::from_fn(|request: &RequestHead<'_>| {
 ///     let agent = request.headers().get("user-agent")?.to_str().ok()?;

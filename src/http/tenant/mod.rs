@@ -19,7 +19,7 @@
 //!
 //! ```
 //! use http::Request;
-//! use tower_ratelimit::{descriptor::TenantRef, http::{PeerAddr, RequestHead, tenant::{self, TenantExtractor}}};
+//! use tower_ratelimit::{RequestHead, descriptor::TenantRef, tenant::{self, PeerAddr, TenantExtractor}};
 //!
 //! let by_key_or_address = tenant::header("x-api-key").or(tenant::peer_ip());
 //!

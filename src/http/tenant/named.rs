@@ -40,7 +40,7 @@ use crate::{
 ///
 /// ```
 /// use http::Request;
-/// use tower_ratelimit::{descriptor::TenantRef, http::{RequestHead, tenant::{self, TenantExtractor}}};
+/// use tower_ratelimit::{RequestHead, descriptor::TenantRef, tenant::{self, TenantExtractor}};
 ///
 /// let by_key = tenant::header("x-api-key");
 /// let request = Request::get("/").header("x-api-key", "k-123").body(()).unwrap();
@@ -145,7 +145,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 /// implements this.
 ///
 /// ```
-/// use tower_ratelimit::{descriptor::TenantRef, http::tenant::AsTenant};
+/// use tower_ratelimit::{descriptor::TenantRef, tenant::AsTenant};
 ///
 /// struct Account { id: String, paying: bool }
 ///
@@ -176,7 +176,7 @@ impl<T: AsRef<str> + ?Sized> AsTenant for T {
 ///
 /// ```
 /// use http::Request;
-/// use tower_ratelimit::{Tenant, descriptor::TenantRef, http::{RequestHead, tenant::{self, TenantExtractor}}};
+/// use tower_ratelimit::{RequestHead, Tenant, descriptor::TenantRef, tenant::{self, TenantExtractor}};
 ///
 /// let request = Request::get("/").extension(Tenant::new("acme").plan("pro")).body(()).unwrap();
 /// let caller = tenant::extension::<Tenant>().extract(&RequestHead::new(&request));

@@ -3,7 +3,7 @@
 
 use super::{
     super::{attempt::Charges, observe, queue::rate_queue, state::RateLimiter},
-    aimd::{AdaptiveRate, Times},
+    aimd::{KeyRate, Times},
     response::Feedback,
 };
 use crate::{
@@ -14,20 +14,20 @@ use crate::{
     time::Timestamp,
 };
 
-/// The adaptive rate of a key: see [`RateLimiter::adapted`].
+/// The adaptive rate of a key: see [`RateLimiter::adaptive_rates`].
 ///
 /// ```
-/// use tower_ratelimit::{Adapt, Descriptor, Policy, Quota, RateLimiter, Rule};
+/// use tower_ratelimit::{AdaptiveRate, Descriptor, Policy, Quota, RateLimiter, Rule};
 ///
-/// let adapt = Adapt::between(Quota::per_second(5), Quota::per_second(500));
+/// let adapt = AdaptiveRate::between(Quota::per_second(5), Quota::per_second(500));
 /// let limiter = RateLimiter::new(Policy::new().rule(Rule::new("upstream").adapt(adapt)))?;
 ///
-/// let found = limiter.adapted(&Descriptor::new("/v1/items").tenant("acme"));
+/// let found = limiter.adaptive_rates(&Descriptor::new("/v1/items").tenant("acme"));
 /// assert_eq!((found[0].rule(), found[0].rate(), found[0].rejections()), ("upstream", 5.0, 0));
 /// # Ok::<_, tower_ratelimit::ConfigError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Adapted {
+pub struct AdaptiveRateStatus {
     rule: &'static str,
     rate: f64,
     floor: f64,
@@ -35,7 +35,7 @@ pub struct Adapted {
     rejections: u64,
 }
 
-impl Adapted {
+impl AdaptiveRateStatus {
     /// The rule's id.
     #[must_use]
     pub fn rule(&self) -> &str {
@@ -70,20 +70,20 @@ impl Adapted {
 }
 
 impl RateLimiter {
-    /// The adaptive rates ([`Rule::adapt`](crate::Rule::adapt)) that such a
+    /// The adaptive rates ([`Rule::adaptive_rate`](crate::Rule::adaptive_rate)) that such a
     /// request is subject to: one for each enforced rule that adapts and
     /// applies.
     #[must_use]
-    pub fn adapted(&self, descriptor: &Descriptor<'_>) -> Vec<Adapted> {
+    pub fn adaptive_rates(&self, descriptor: &Descriptor<'_>) -> Vec<AdaptiveRateStatus> {
         let now = self.now();
         let mut found = Vec::new();
         self.with_adapting(descriptor, |charges| {
             found.extend(charges.iter().filter_map(|charge| {
                 let bounds = charge.rule.ladder.as_ref()?.bounds;
-                let AdaptiveRate { state, .. } = self.inner.cooldowns.rate_of(charge.fingerprint(), &bounds, now);
+                let KeyRate { state, .. } = self.inner.cooldowns.rate_of(charge.fingerprint(), &bounds, now);
                 let RateBounds { floor, ceiling, .. } = bounds;
                 let (rate, rejections) = (state.rate(), state.rejections());
-                Some(Adapted { rule: charge.rule.id, rate, floor, ceiling, rejections })
+                Some(AdaptiveRateStatus { rule: charge.rule.id, rate, floor, ceiling, rejections })
             }));
         });
         found
@@ -99,10 +99,10 @@ impl RateLimiter {
     /// answer, report nothing.
     ///
     /// ```
-    /// use tower_ratelimit::{Adapt, Descriptor, Policy, Quota, RateLimiter, Rule};
+    /// use tower_ratelimit::{AdaptiveRate, Descriptor, Policy, Quota, RateLimiter, Rule};
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
-    /// let adapt = Adapt::between(Quota::per_second(10), Quota::per_second(500)).start(Quota::per_second(100));
+    /// let adapt = AdaptiveRate::between(Quota::per_second(10), Quota::per_second(500)).start(Quota::per_second(100));
     /// let limiter = RateLimiter::new(Policy::new().rule(Rule::new("upstream").adapt(adapt))).unwrap();
     ///
     /// let request = Descriptor::new("/v1/items");
@@ -111,7 +111,7 @@ impl RateLimiter {
     ///     // The request was sent, and the upstream answered 429.
     ///     limiter.report_rejection(&request, &decision);
     /// }
-    /// assert!(limiter.adapted(&request)[0].rate() < 100.0);
+    /// assert!(limiter.adaptive_rates(&request)[0].rate() < 100.0);
     /// # }
     /// ```
     pub fn report_success(&self, descriptor: &Descriptor<'_>, decision: &Decision) {
@@ -157,7 +157,7 @@ impl RateLimiter {
                     }
                 }
                 Feedback::Rejected | Feedback::RejectedFor(_) | Feedback::Unavailable(_) => {
-                    let rejected = |rate: &mut AdaptiveRate| rate.rejected(ladder, times.decided, now);
+                    let rejected = |rate: &mut KeyRate| rate.rejected(ladder, times.decided, now);
                     observe::upstream_rejected(charge.rule, keys.adapt(key, &ladder.bounds, now, rejected));
                 }
             }

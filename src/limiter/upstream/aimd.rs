@@ -247,7 +247,7 @@ pub(super) const KNOWN_FOR: u64 = 3_600_000_000_000;
 
 /// The adaptive rate of a key.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct AdaptiveRate {
+pub(super) struct KeyRate {
     /// As it was found.
     pub(super) state: AimdState,
     /// The rate in force: that of the state, or slightly behind it.
@@ -260,7 +260,7 @@ pub(super) struct AdaptiveRate {
     has_left: bool,
 }
 
-impl AdaptiveRate {
+impl KeyRate {
     pub(super) fn new(bounds: &RateBounds) -> Self {
         let state = AimdState::new(bounds);
         Self { applied: state.rate(), state, since: 0.0, last_feedback: 0, has_left: false }

@@ -17,7 +17,7 @@ use std::{
 use foldhash::fast::RandomState;
 
 use super::{
-    aimd::AdaptiveRate,
+    aimd::KeyRate,
     resume::{ResumeSchedule, rate},
 };
 use crate::{
@@ -62,7 +62,7 @@ struct Controller {
     /// The end of the cooldown.
     until: u64,
     schedule: Option<Box<ResumeSchedule>>,
-    rate: Option<Box<AdaptiveRate>>,
+    rate: Option<Box<KeyRate>>,
 }
 
 impl Controller {
@@ -287,10 +287,10 @@ impl UpstreamKeys {
 
     /// A key's adaptive rate, within the bounds of the policy in force. One that is
     /// not known is at its start.
-    pub(super) fn rate_of(&self, key: u128, bounds: &RateBounds, now: Timestamp) -> AdaptiveRate {
+    pub(super) fn rate_of(&self, key: u128, bounds: &RateBounds, now: Timestamp) -> KeyRate {
         let keys = self.lock();
         let known = keys.get(&key).and_then(|controller| controller.rate.as_ref()).filter(|rate| rate.is_known(now));
-        known.map_or_else(|| AdaptiveRate::new(bounds), |rate| rate.within(bounds))
+        known.map_or_else(|| KeyRate::new(bounds), |rate| rate.within(bounds))
     }
 
     /// Changes a key's adaptive rate, because there is feedback. One that is not
@@ -300,11 +300,11 @@ impl UpstreamKeys {
         key: u128,
         bounds: &RateBounds,
         now: Timestamp,
-        change: impl FnOnce(&mut AdaptiveRate) -> R,
+        change: impl FnOnce(&mut KeyRate) -> R,
     ) -> R {
         self.change(key, now, |controller| {
             controller.rate.take_if(|rate| !rate.is_known(now));
-            let rate = controller.rate.get_or_insert_with(|| Box::new(AdaptiveRate::new(bounds)));
+            let rate = controller.rate.get_or_insert_with(|| Box::new(KeyRate::new(bounds)));
             rate.last_feedback = now.as_nanos();
             change(rate)
         })

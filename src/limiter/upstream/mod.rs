@@ -18,6 +18,6 @@ pub(super) mod keys;
 mod response;
 mod resume;
 
-pub use self::adaptive::Adapted;
+pub use self::adaptive::AdaptiveRateStatus;
 pub(crate) use self::response::{Feedback, Pause};
 pub(super) use self::{aimd::Times, keys::Postponement};

@@ -54,7 +54,7 @@ impl Tier {
                 None => Ok(Quota::concurrent(concurrent)),
             };
         }
-        if algorithm == Some(Algorithm::InFlight) {
+        if algorithm == Some(Algorithm::Concurrency) {
             return Err(misplaced("algorithm", "has no window: write the tier as `{ concurrent: 10 }`"));
         }
         let limit = limit.ok_or_else(|| E::missing_field("limit"))?;
@@ -76,7 +76,7 @@ impl<'de> Deserialize<'de> for Quota {
 impl Serialize for Quota {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let (limit, algorithm) = (Some(self.limit()), self.counted_by());
-        let tier = if algorithm == Algorithm::InFlight {
+        let tier = if algorithm == Algorithm::Concurrency {
             Tier { concurrent: limit, ..Tier::default() }
         } else {
             let algorithm = Some(algorithm).filter(|algorithm| *algorithm != Algorithm::default());

@@ -1,5 +1,5 @@
 use super::*;
-use crate::policy::{Adapt, CompiledPolicy, Policy, Rule};
+use crate::policy::{AdaptiveRate, CompiledPolicy, Policy, Rule};
 
 fn policy(rule: Rule) -> CompiledPolicy {
     CompiledPolicy::new(Policy::new().rule(rule)).unwrap()
@@ -31,8 +31,8 @@ fn the_cache_is_bounded() {
 
 #[test]
 fn the_tiers_of_adaptive_rules_are_bounded() {
-    let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000_000));
-    let policy = policy(Rule::new("r").adapt(adapt));
+    let adapt = AdaptiveRate::between(Quota::per_second(1), Quota::per_second(1_000_000));
+    let policy = policy(Rule::new("r").adaptive_rate(adapt));
     for limit in 0..200 {
         policy.own_tiers(&policy.rules[0], &[Quota::per_second(limit)]).unwrap();
         let (sets, tiers) = len(&policy);

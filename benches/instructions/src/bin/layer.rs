@@ -22,10 +22,7 @@ use http::{
 };
 use http_body_util::Full;
 use tower_layer::Layer;
-use tower_ratelimit::{
-    Headers, Quota, RateLimitLayer, RateLimiter,
-    http::{PeerAddr, tenant},
-};
+use tower_ratelimit::{Headers, Quota, RateLimitLayer, RateLimiter, tenant::{self, PeerAddr}};
 use tower_service::Service;
 
 const CALLERS: u32 = 1_000;

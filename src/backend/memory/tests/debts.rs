@@ -77,7 +77,7 @@ impl Ledger {
             Algorithm::SlidingLog => {
                 at >= self.last() && self.sum((at + 1).saturating_sub(window), at + 1) + cost <= limit
             }
-            Algorithm::InFlight => panic!("has no debts"),
+            Algorithm::Concurrency => panic!("has no debts"),
         }
     }
 

@@ -52,7 +52,7 @@ fn broken_bound(quota: &Quota, net: &[Net], at: u64, debts: bool) -> Option<Stri
                 (counted > windows * limit).then(|| format!("{counted} in {windows} windows"))
             })
         }
-        Algorithm::InFlight => None,
+        Algorithm::Concurrency => None,
     }
 }
 

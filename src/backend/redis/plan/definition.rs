@@ -60,7 +60,7 @@ impl Kind {
             Algorithm::AnchoredWindow => Self::AnchoredWindow,
             Algorithm::SlidingWindow => Self::SlidingWindow,
             Algorithm::SlidingLog => Self::SlidingLog,
-            Algorithm::InFlight => Self::InFlight,
+            Algorithm::Concurrency => Self::InFlight,
         }
     }
 

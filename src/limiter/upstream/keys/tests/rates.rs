@@ -9,13 +9,13 @@ use super::super::{
 use crate::{
     backend::{Charge, Engine, FullQuota, MAX_KEYS, OutcomeKind, Request},
     descriptor::Descriptor,
-    policy::{Adapt, CompiledPolicy, Policy, RateSteps, Resolved, Rule, per_second},
+    policy::{AdaptiveRate, CompiledPolicy, Policy, RateSteps, Resolved, Rule, per_second},
     quota::Quota,
     time::Timestamp,
 };
 
 fn adapting() -> CompiledPolicy {
-    let adapt = Adapt::between(Quota::per_second(10), Quota::per_second(1_000));
+    let adapt = AdaptiveRate::between(Quota::per_second(10), Quota::per_second(1_000));
     CompiledPolicy::new(Policy::new().rule(Rule::new("rule").adapt(adapt))).unwrap()
 }
 
@@ -73,7 +73,8 @@ fn the_keys_with_the_oldest_feedback_are_dropped() {
 #[test]
 fn a_rate_above_a_new_ceiling_is_lowered_from_there() {
     let ladder = |ceiling| {
-        let adapt = Adapt::between(Quota::per_second(10), Quota::per_second(ceiling)).start(Quota::per_second(ceiling));
+        let adapt =
+            AdaptiveRate::between(Quota::per_second(10), Quota::per_second(ceiling)).start(Quota::per_second(ceiling));
         CompiledPolicy::new(Policy::new().rule(Rule::new("rule").adapt(adapt))).unwrap()
     };
     let (high, low) = (ladder(1_000), ladder(100));

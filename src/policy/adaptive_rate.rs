@@ -1,4 +1,4 @@
-//! An adaptive rate: what an operator sets of it, [`Adapt`], and the limits that it
+//! An adaptive rate: what an operator sets of it, [`AdaptiveRate`], and the limits that it
 //! steps through, [`RateSteps`].
 //!
 //! Not here: the control law and the current rate of a key (`limiter/adaptive`).
@@ -47,10 +47,10 @@ use crate::{
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_ratelimit::{Adapt, Policy, Quota, RateLimiter, Rule};
+/// use tower_ratelimit::{AdaptiveRate, Policy, Quota, RateLimiter, Rule};
 ///
-/// let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(10));
-/// let rule = Rule::new("upstream").adapt(adapt).max_wait(Duration::from_secs(10));
+/// let adapt = AdaptiveRate::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(10));
+/// let rule = Rule::new("upstream").adaptive_rate(adapt).max_wait(Duration::from_secs(10));
 /// let limiter = RateLimiter::new(Policy::new().rule(rule))?;
 /// # Ok::<_, tower_ratelimit::ConfigError>(())
 /// ```
@@ -58,7 +58,7 @@ use crate::{
 #[must_use]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields), schemars(rename = "adapt"))]
-pub struct Adapt {
+pub struct AdaptiveRate {
     #[cfg_attr(feature = "serde", serde(deserialize_with = "forms::rate"), schemars(with = "forms::Rate"))]
     pub(crate) floor: Quota,
     #[cfg_attr(feature = "serde", serde(deserialize_with = "forms::rate"), schemars(with = "forms::Rate"))]
@@ -67,15 +67,15 @@ pub struct Adapt {
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
     #[cfg_attr(feature = "serde", serde(deserialize_with = "forms::some_rate"), schemars(with = "forms::Rate"))]
     pub(crate) start: Option<Quota>,
-    #[cfg_attr(feature = "serde", serde(default = "Adapt::default_increase"))]
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Adapt::is_default_increase"))]
+    #[cfg_attr(feature = "serde", serde(default = "AdaptiveRate::default_increase"))]
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "AdaptiveRate::is_default_increase"))]
     pub(crate) increase: f64,
-    #[cfg_attr(feature = "serde", serde(default = "Adapt::default_decrease"))]
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Adapt::is_default_decrease"))]
+    #[cfg_attr(feature = "serde", serde(default = "AdaptiveRate::default_decrease"))]
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "AdaptiveRate::is_default_decrease"))]
     pub(crate) decrease: f64,
 }
 
-impl Adapt {
+impl AdaptiveRate {
     /// The default of [`increase`](Self::increase).
     pub const INCREASE: f64 = 0.001;
 
@@ -165,7 +165,7 @@ impl Adapt {
 }
 
 #[cfg(feature = "serde")]
-impl Adapt {
+impl AdaptiveRate {
     fn default_increase() -> f64 {
         Self::INCREASE
     }
@@ -266,7 +266,7 @@ const BURST: f64 = 0.005;
     reason = "validation bounds limits to 32 bits, and windows to a year"
 )]
 impl RateSteps {
-    pub(super) fn new(adapt: &Adapt) -> Self {
+    pub(super) fn new(adapt: &AdaptiveRate) -> Self {
         let bounds = adapt.bounds();
         let RateBounds { floor, ceiling, .. } = bounds;
         let window = WINDOWS.into_iter().find(|window| floor * window >= FEWEST - ROUNDING).unwrap_or(YEAR);

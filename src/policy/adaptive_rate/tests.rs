@@ -1,7 +1,7 @@
 use super::*;
 
 fn steps(floor: Quota, ceiling: Quota) -> RateSteps {
-    let adapt = Adapt::between(floor, ceiling);
+    let adapt = AdaptiveRate::between(floor, ceiling);
     adapt.check().unwrap();
     RateSteps::new(&adapt)
 }
