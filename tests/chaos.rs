@@ -6,13 +6,20 @@
 //! over a store starts a Redis server of its own.
 #![allow(clippy::unwrap_used)]
 
+#[path = "chaos/clients.rs"]
+mod clients;
+#[path = "redis/cluster.rs"]
+#[allow(dead_code, reason = "the tests of Redis use the rest")]
+mod cluster;
 #[path = "chaos/local.rs"]
 mod local;
 #[path = "redis/server.rs"]
 #[allow(dead_code, reason = "the tests of Redis use the rest")]
-mod redis_server;
+mod server;
 #[path = "chaos/store.rs"]
 mod store;
+#[path = "common/upstream.rs"]
+mod upstream;
 
 use std::{
     collections::BTreeMap,
@@ -23,6 +30,8 @@ use std::{
 };
 
 use tokio::time::{Instant, sleep_until};
+
+use self::server::until;
 
 /// Numbers that a seed repeats (SplitMix64).
 pub(crate) struct Random(u64);
@@ -65,7 +74,7 @@ pub(crate) async fn pause(time: Duration) {
 }
 
 /// What is promised, and how a round tries to break it.
-const PROMISES: [(&str, Try); 8] = [
+const PROMISES: [(&str, Try); 14] = [
     ("seconds for which a key stays locked once its callers, on threads, have given up", |random| {
         Box::pin(async move { local::callers_give_up(random) })
     }),
@@ -78,6 +87,13 @@ const PROMISES: [(&str, Try); 8] = [
     ("units over a limit whose policy is replaced under threads", |random| {
         Box::pin(async move { local::reloads(random) })
     }),
+    ("units of a sliding log that stay charged although they were given back, in percent", |random| {
+        Box::pin(async move { local::give_backs(random) })
+    }),
+    ("seconds that an adaptive rate needs after a dip", |random| Box::pin(async move { clients::dip(random) })),
+    ("percent that the larger of two clients gets of an upstream, after 30 s", |random| {
+        Box::pin(async move { clients::two(random) })
+    }),
     ("decisions that fail beside settlements, of a healthy store", |random| Box::pin(store::settlements(random))),
     ("units over a leased window, with connections killed and the store stalled", |random| {
         Box::pin(store::leased_window(random))
@@ -86,6 +102,11 @@ const PROMISES: [(&str, Try); 8] = [
         Box::pin(store::lost_units(random))
     }),
     ("units in flight that are left, with connections killed", |random| Box::pin(store::in_flight(random))),
+    ("kilobytes above the memory of a store that a flood of tenants fills", |random| Box::pin(store::flood(random))),
+    ("decisions that fail on nodes beside a dead one", |random| Box::pin(store::dead_node(random))),
+    ("store calls for each tenant with tiers of its own, of a leased rule", |random| {
+        Box::pin(store::own_tiers(random))
+    }),
 ];
 
 #[derive(Default)]

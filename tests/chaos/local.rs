@@ -1,14 +1,16 @@
 //! Promises of a backend in this process.
 
 use std::{
+    pin::pin,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    task::{Context, Poll, Waker},
     thread,
     time::Duration,
 };
 
 use tokio::{runtime::Builder, task::JoinSet, time::timeout};
 use tower_ratelimit::{
-    Algorithm, Descriptor, Policy, Quota, RateLimiter, Rule,
+    Algorithm, Descriptor, Permit, Policy, Quota, RateLimiter, Rule,
     testing::{ManualClock, TokioClock},
 };
 
@@ -28,9 +30,17 @@ fn on_threads<R: Send + 'static>(threads: usize, run: impl Future<Output = R> + 
     thread::spawn(move || runtime().block_on(run)).join().unwrap()
 }
 
-fn in_virtual_time<R: Send + 'static, F: Future<Output = R>>(run: impl FnOnce() -> F + Send + 'static) -> R {
+pub(crate) fn in_virtual_time<R: Send + 'static, F: Future<Output = R>>(run: impl FnOnce() -> F + Send + 'static) -> R {
     let runtime = || Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
     thread::spawn(move || runtime().block_on(run())).join().unwrap()
+}
+
+/// The result of a future that has nothing to wait for.
+fn on_this_thread<R>(future: impl Future<Output = R>) -> R {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => panic!("it waits"),
+    }
 }
 
 /// Many callers join on several threads and give up within moments.
@@ -140,4 +150,39 @@ pub(crate) fn reloads(mut random: Random) -> Figure {
     });
     let over = admitted.load(Ordering::Relaxed).saturating_sub(limits[1]);
     Figure { figure: over as f64, bound: 0.0 }
+}
+
+/// Permits add to their charge and give back some of what they added, while others are
+/// charged.
+pub(crate) fn give_backs(mut random: Random) -> Figure {
+    const LIMIT: u64 = 65_000;
+    let quota = Quota::per_day(LIMIT).algorithm(Algorithm::SlidingLog);
+    let clock = ManualClock::new();
+    let policy = Policy::new().rule(Rule::new("log").per([]).tier(quota).settle(true));
+    let limiter = RateLimiter::builder().policy(policy).clock(clock.clone()).build().unwrap();
+    let (mut waiting, mut added, mut used, mut returned) = (Vec::new(), Vec::new(), 0, 0);
+    for _ in 0..random.within(100, 1_000) {
+        clock.advance(random.millis(1, 100));
+        match random.within(0, 2) {
+            0 if !waiting.is_empty() => {
+                let permit: Permit = waiting.swap_remove(random.within(0, waiting.len() as u64 - 1) as usize);
+                let units = random.within(1, 20);
+                permit.add(units);
+                used += units;
+                added.push((permit, units));
+            }
+            1 if !added.is_empty() => {
+                let (permit, units) = added.swap_remove(random.within(0, added.len() as u64 - 1) as usize);
+                let units = random.within(0, units);
+                permit.give_back(units);
+                (used, returned) = (used - units, returned + units);
+            }
+            _ => {
+                waiting.push(on_this_thread(limiter.acquire(&caller(), Duration::ZERO)).unwrap());
+                used += 1;
+            }
+        }
+    }
+    let kept = LIMIT - on_this_thread(limiter.peek(&caller())).remaining().unwrap_or(LIMIT) - used;
+    Figure { figure: 100.0 * kept as f64 / returned.max(1) as f64, bound: 0.0 }
 }

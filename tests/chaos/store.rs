@@ -8,15 +8,17 @@ use std::{
     time::Duration,
 };
 
+use redis::Value;
 use tokio::{
     task::{JoinSet, block_in_place},
     time::{Instant, timeout},
 };
 use tower_ratelimit::{
-    Algorithm, Consistency, Descriptor, FailureMode, Policy, Quota, RateLimitedKind, RateLimiter, Rule, backend::Redis,
+    Algorithm, Consistency, Descriptor, Dimension, FailureMode, Policy, Quota, RateLimitedKind, RateLimiter, Rule,
+    backend::Redis, descriptor::Tenant,
 };
 
-use super::{Figure, Random, pause, redis_server::Server};
+use super::{Figure, Random, cluster::Cluster, pause, server::Server};
 
 fn caller() -> Descriptor<'static> {
     Descriptor::new("/")
@@ -185,4 +187,102 @@ pub(crate) async fn in_flight(mut random: Random) -> Figure {
         pause(Duration::from_millis(100)).await;
     }
     Figure { figure: left as f64, bound: 0.0 }
+}
+
+/// A number that the server tells of itself, as in `INFO memory`.
+async fn info(server: &Server, section: &str, name: &str) -> u64 {
+    let info: String = server.run("INFO", [section]).await;
+    let number = |line: &str| line.strip_prefix(name)?.split(',').next()?.trim().parse().ok();
+    info.lines().find_map(number).unwrap_or(0)
+}
+
+async fn fails(limiter: &RateLimiter, tenant: &str) -> bool {
+    let decision = limiter.check(&Descriptor::new("/").tenant(tenant)).await;
+    decision.rejection() == Some(RateLimitedKind::BackendUnavailable)
+}
+
+/// Invented tenants fill the server. It denies the next, and uses no more memory.
+pub(crate) async fn flood(mut random: Random) -> Figure {
+    let server = Server::start().await;
+    let algorithm = random.one_of(&[Algorithm::FixedWindow, Algorithm::TokenBucket, Algorithm::SlidingLog]);
+    let level = random.one_of(&[Consistency::Exact, Consistency::Leased]);
+    let rule = Rule::new("flood").tier(Quota::per_day(1_000).algorithm(algorithm)).consistency(level);
+    let limiter = limiter(&server, Policy::new().rule(rule.on_backend_failure(FailureMode::Closed))).await;
+    fails(&limiter, "first").await;
+    let most = info(&server, "memory", "used_memory:").await + random.within(100_000, 500_000);
+    let _: Value = server.run("CONFIG", ["SET", "maxmemory", &most.to_string()]).await;
+    let mut denied = 0;
+    for nth in 0..20_000 {
+        denied += u64::from(fails(&limiter, &format!("invented-{nth}")).await);
+        if denied == 100 {
+            break;
+        }
+    }
+    let over = info(&server, "memory", "used_memory:").await.saturating_sub(most);
+    // A batch that begins below the bound may end above it.
+    let figure = if denied == 0 { f64::INFINITY } else { over as f64 / 1_000.0 };
+    Figure { figure, bound: 100.0 }
+}
+
+/// A node of a cluster dies or freezes, and returns. Tenants of others notice nothing.
+pub(crate) async fn dead_node(mut random: Random) -> Figure {
+    let mut cluster = Cluster::start().await;
+    let backend = Redis::builder().cluster(cluster.urls()).deadline(Duration::from_secs(1)).connect().await.unwrap();
+    let rule = Rule::new("node").tier(Quota::per_day(1_000_000)).on_backend_failure(FailureMode::Closed);
+    let limiter = RateLimiter::builder().policy(Policy::new().rule(rule)).backend(backend).build().unwrap();
+    let (dead, freezes) = (random.within(0, 2) as usize, random.within(0, 1) == 1);
+    let (mut lost, mut healthy) = (Vec::new(), Vec::new());
+    for nth in 0..12 {
+        let tenant = format!("tenant-{nth}");
+        assert!(!fails(&limiter, &tenant).await, "a whole cluster");
+        let key = cluster.keys(&format!("*{{{tenant}}}*")).await.pop().unwrap();
+        let is_lost = cluster.owner(cluster.slot_of(&key).await).await == dead;
+        if is_lost { &mut lost } else { &mut healthy }.push(tenant);
+    }
+    let (failed, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let mut callers = JoinSet::new();
+    for (tenants, is_counted) in [(lost, 0), (healthy, 1)] {
+        let (limiter, failed, is_over) = (limiter.clone(), Arc::clone(&failed), Arc::clone(&is_over));
+        callers.spawn(async move {
+            while !is_over.load(Ordering::Relaxed) {
+                for tenant in &tenants {
+                    failed.fetch_add(is_counted * u64::from(fails(&limiter, tenant).await), Ordering::Relaxed);
+                }
+                pause(Duration::from_millis(2)).await;
+            }
+        });
+    }
+    let node = &mut cluster.nodes[dead];
+    block_in_place(|| if freezes { node.freeze() } else { node.kill() });
+    pause(random.millis(500, 4_000)).await;
+    if freezes {
+        block_in_place(|| node.thaw())
+    } else {
+        node.restart().await
+    }
+    pause(random.millis(500, 2_000)).await;
+    is_over.store(true, Ordering::Relaxed);
+    callers.join_all().await;
+    Figure { figure: failed.load(Ordering::Relaxed) as f64, bound: 0.0 }
+}
+
+/// More tenants with tiers of their own than are kept compiled. Once their units are
+/// leased, four rounds of requests need fewer calls than one for each.
+pub(crate) async fn own_tiers(mut random: Random) -> Figure {
+    let server = Server::start().await;
+    let rule = leased(1_000_000).per([Dimension::Tenant]).sync_interval(Duration::from_secs(10));
+    let limiter = limiter(&server, Policy::new().rule(rule)).await;
+    let tenants = random.within(1_025, 1_400);
+    let four_rounds = async || {
+        for number in (0..4).flat_map(|_| 0..tenants) {
+            let quota = Quota::per_day(1_000_000 + number).algorithm(Algorithm::AnchoredWindow);
+            let tenant = Tenant::new(format!("tenant-{number}")).tiers([quota]);
+            limiter.check(&Descriptor::new("/").tenant(tenant.as_ref())).await;
+        }
+        info(&server, "commandstats", "cmdstat_evalsha:calls=").await
+    };
+    let before = four_rounds().await;
+    let made = four_rounds().await - before;
+    // And the checks for lost data, once a second.
+    Figure { figure: made as f64 / tenants as f64, bound: 1.1 }
 }
