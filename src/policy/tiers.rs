@@ -160,24 +160,23 @@ impl TierSets {
             tenants: HashMap::default(),
             addresses: Networks::default(),
         };
-        let mut quotas = sets.add_exceptions(rule, ignore_case);
-        let full = quotas.len();
-        if let Some(share) = rule.local_share.filter(|share| *share < 1.0) {
-            sets.to_fallback = index(full);
-            let scaled = |quotas: &Vec<Quota>| quotas.iter().map(|quota| quota.scaled(share)).collect();
-            quotas.extend(quotas.iter().map(scaled).collect::<Vec<Vec<_>>>());
+        let quotas = sets.add_exceptions(rule, ignore_case);
+        let shares = match rule.local_share {
+            Some(share) if share < 1.0 => vec![1.0, share],
+            _ => vec![1.0],
+        };
+        sets.to_fallback = index(quotas.len() * (shares.len() - 1));
+        sets.to_next_step = index(steps.map_or(0, |_| quotas.len() * shares.len()));
+        let steps: Vec<Option<Quota>> = match steps {
+            Some(steps) => steps.quotas(rule.cost).map(Some).collect(),
+            None => vec![None],
+        };
+        for (step, share) in steps.iter().flat_map(|step| shares.iter().map(move |share| (step, *share))) {
+            sets.sets.extend(quotas.iter().map(|quotas| {
+                let quotas: Vec<Quota> = quotas.iter().chain(step).map(|quota| quota.scaled(share)).collect();
+                tier_set(id, &quotas, rule.machine_options())
+            }));
         }
-        if let Some(steps) = steps {
-            sets.to_next_step = index(quotas.len());
-            let of_step = |step: Quota| {
-                let share = |set: usize| if set < full { 1.0 } else { rule.local_share.unwrap_or(1.0) };
-                let with_step =
-                    move |(set, quotas): (usize, &Vec<Quota>)| [quotas, &[step.scaled(share(set))][..]].concat();
-                quotas.iter().enumerate().map(with_step).collect::<Vec<_>>()
-            };
-            quotas = steps.quotas(rule.cost).flat_map(of_step).collect();
-        }
-        sets.sets = quotas.iter().map(|quotas| tier_set(id, quotas, rule.machine_options())).collect();
         sets
     }
 
