@@ -153,13 +153,11 @@ pub(super) fn a_rejection_charges_nothing(fixture: &Fixture<'_>) {
 pub(super) fn retry_after_is_exact(fixture: &Fixture<'_>) {
     let second = Duration::from_secs(1);
     for &algorithm in &fixture.suite.algorithms {
-        let quota = Quota::new(7, second).algorithm(algorithm);
-        let other = Quota::new(9, 2 * second).algorithm(algorithm);
-        for (id, policy) in [
-            (format!("retry-{algorithm}"), rule(&format!("retry-{algorithm}")).tier(quota)),
-            (format!("retry-two-{algorithm}"), rule(&format!("retry-two-{algorithm}")).tier(quota).tier(other)),
-        ] {
-            let bench = fixture.bench(Policy::new().rule(policy));
+        let tiers = [Quota::new(7, second), Quota::new(9, 2 * second)].map(|quota| quota.algorithm(algorithm));
+        for count in [1, 2] {
+            let id = format!("retry-{count}-{algorithm}");
+            let policy = Policy::new().rule(tiers[..count].iter().copied().fold(rule(&id), Rule::tier));
+            let bench = fixture.bench(policy);
             if bench.is_exact() {
                 // Away from the start of any window.
                 bench.pass(Duration::from_millis(123));
