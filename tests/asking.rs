@@ -59,7 +59,7 @@ async fn a_peek_says_when() {
 async fn a_peek_sees_units_in_flight_cooldowns_and_waiters() {
     let (limiter, _) = on(Local::new(), Quota::concurrent(1));
     let permit = limiter.acquire(&acme(), Duration::ZERO).await.unwrap();
-    assert_eq!(limiter.peek(&acme()).await.rejection(), Some(RateLimitedKind::QuotaExceeded));
+    assert_eq!(limiter.peek(&acme()).await.rejection(), Some(RateLimitedKind::Concurrency));
     drop(permit);
     assert!(limiter.peek(&acme()).await.is_allowed());
 

@@ -5,6 +5,7 @@
 use http::{
     Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version,
     header::{CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING},
+    request::Parts,
 };
 
 /// A request without its body, as extractors see it.
@@ -38,6 +39,13 @@ impl<'r> RequestHead<'r> {
             extensions: request.extensions(),
             version: request.version(),
         }
+    }
+
+    /// The head whose parts these are.
+    #[must_use]
+    pub fn of_parts(parts: &'r Parts) -> Self {
+        let Parts { method, uri, headers, extensions, version, .. } = parts;
+        Self { method, uri, headers, extensions, version: *version }
     }
 
     /// The request's method.

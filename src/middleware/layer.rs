@@ -4,7 +4,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use http::Response;
+use http::{Response, request::Parts};
 
 use super::{
     ErrorAnswer, HttpAnswer, Keyed, Rejection, UpstreamFeedback,
@@ -117,9 +117,40 @@ impl RateLimitLayer {
     }
 }
 
+impl<A> RateLimitLayer<Http, A> {
+    /// How the layer describes a request to the limiter: for endpoints of operators that
+    /// [`peek`](RateLimiter::peek) at a caller's counters, or
+    /// [`reset`](RateLimiter::reset) them, by the layer's own tenant and keys.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_ratelimit::{Quota, RateLimitLayer, RateLimiter, tenant};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::new(Quota::per_hour(1))?;
+    /// let layer = RateLimitLayer::new(limiter.clone()).tenant(tenant::header("x-api-key"));
+    /// let (parts, ()) = Request::get("/export").header("x-api-key", "acme").body(())?.into_parts();
+    ///
+    /// let acme = layer.describe(&parts);
+    /// assert!(limiter.check(&acme).await.is_allowed());
+    /// limiter.reset(&acme).await?;
+    /// assert!(limiter.check_key("acme").await.is_allowed());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn describe<'r>(&'r self, parts: &'r Parts) -> Descriptor<'r> {
+        let descriptor = self.describe.describe_head(&RequestHead::of_parts(parts), || false);
+        match &self.rule {
+            Some(rule) => descriptor.rule(rule),
+            None => descriptor,
+        }
+    }
+}
+
 impl<D, A> RateLimitLayer<D, A> {
     /// A layer with another description of requests, and another answer to
     /// decisions.
+    #[doc(hidden)]
     pub fn with(limiter: RateLimiter, describe: D, answer: A) -> Self {
         Self { limiter, describe, answer, max_wait: Duration::MAX, expose: false, rule: None }
     }

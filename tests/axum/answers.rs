@@ -59,8 +59,7 @@ async fn a_handler_returns_a_rejection_as_it_is() {
 
 async fn exposed(tenant: Option<Extension<Tenant>>, decision: Option<Extension<Decision>>) -> Json<serde_json::Value> {
     let tenant = tenant.map(|tenant| tenant.id().to_string());
-    let decision =
-        decision.map(|decision| (decision.limit().unwrap(), decision.remaining().unwrap(), decision.wait().as_secs()));
+    let decision = decision.map(|decision| (decision.limit(), decision.remaining(), decision.wait().as_secs()));
     Json(json!({ "tenant": tenant, "decision": decision }))
 }
 
@@ -84,7 +83,7 @@ async fn a_handler_sees_the_tenant_and_the_decision() {
 
     // No rule applies: no limit.
     let unlimited = layer(Policy::new()).tenant(by_key()).expose(true);
-    let limits = json!({ "tenant": "acme", "decision": [u64::MAX, u64::MAX, 0] });
+    let limits = json!({ "tenant": "acme", "decision": [null, null, 0] });
     assert_eq!(exposing(unlimited).await.json(), limits);
 
     // In flight.
