@@ -12,11 +12,14 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 /// The network that a tenant's name is; `None` if it is a name. The error is the
 /// reason.
 pub(super) fn parse(name: &str) -> Result<Option<IpNet>, String> {
-    if !name.split_once('/').is_some_and(|(address, bits)| is_meant(address, bits)) {
+    let Some((address, _)) = name.split_once('/').filter(|(address, bits)| is_meant(address, bits)) else {
         return Ok(None);
-    }
+    };
     let Ok(network) = name.parse::<IpNet>() else {
-        return Err("is no network: write an address and the number of its leading bits, such as `10.0.0.0/8`".into());
+        return Err(match address.parse::<IpAddr>().map(IpNet::from) {
+            Ok(whole) => format!("has a number of bits from 0 to {}, such as `{whole}`", whole.prefix_len()),
+            Err(_) => "is no network: write an address and the number of its leading bits, such as `10.0.0.0/8`".into(),
+        });
     };
     match network.trunc() {
         first if first == network => Ok(Some(canonical(network))),

@@ -7,7 +7,7 @@ fn warnings(rules: &str) -> Vec<String> {
     policy.warnings().iter().map(ToString::to_string).collect()
 }
 
-const TIERS: &str = "tiers: [{ limit: 10, window: 1s }]";
+const TIERS: &str = "per: [tenant], tiers: [{ limit: 10, window: 1s }]";
 
 #[test]
 fn the_example_policy_has_no_warnings() {
@@ -162,7 +162,8 @@ fn disabled_rules_are_not_looked_at() {
 
 #[test]
 fn a_rule_that_multiplies_its_limit_is_found_unless_it_says_so() {
-    let with = |matches: &str, per: &str| warnings(&format!("{{ id: a, match: {{ {matches} }}, {per} {TIERS} }}"));
+    let tiers = "tiers: [{ limit: 10, window: 1s }]";
+    let with = |matches: &str, per: &str| warnings(&format!("{{ id: a, match: {{ {matches} }}, {per} {tiers} }}"));
     let times = |counters: usize| {
         vec![format!(
             "rule `a`: per: is not set, so each path and method that the rule names has counters of its own: a tenant \
