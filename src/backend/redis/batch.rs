@@ -137,6 +137,7 @@ impl RoundTrip {
     /// Sends the calls, and sets the results.
     async fn run(mut self, executor: &ScriptExecutor, guard: &mut SendGuard, results: &mut Results) {
         let head = CallHead {
+            now: None,
             instance: executor.instance,
             latest: executor.link.latest_time(),
             prefix: &executor.context.prefix,
@@ -165,10 +166,10 @@ impl Group {
         }
         let check = check.take_if(|_| leases);
         let sets = self.sets.iter().map(|charged| (&charged.set, charged.count));
-        encode::call(self.changes(), sets, head, check.as_ref())
+        encode::call(self.changes(), sets, CallHead { now: self.now, ..head }, check.as_ref())
     }
 
-    fn changes(&self) -> impl Iterator<Item = &Change> + Clone {
+    fn changes(&self) -> impl Iterator<Item = &Change> {
         self.changes.iter().map(|changed| &changed.change)
     }
 

@@ -333,7 +333,7 @@ impl Lanes {
 
 /// The limiter's time was rounded down to a whole microsecond for the script;
 /// subtracts what was cut off from all times of the outcome.
-pub(super) fn since(mut outcome: Outcome, now: u64) -> Outcome {
+fn since(mut outcome: Outcome, now: u64) -> Outcome {
     let passed = now.saturating_sub(outcome.decided_at.take().unwrap_or(now));
     match &mut outcome.answer {
         OutcomeKind::Admitted { wait } | OutcomeKind::Rejected { retry_after: Some(wait) } => {

@@ -11,7 +11,8 @@
 //! no two files of a layer import each other:
 //!
 //! `sync` < `plan` < `wire` < `transport/breaker` < `settings` < `transport` <
-//! `leased/pools`, `rejection_cache` < `executor` < `batch`, `cross_slot` < `dispatch`, `cooldowns` < `leased/level` < this file < `builder`
+//! `leased/pools`, `rejection_cache` < `executor` < `batch`, `cross_slot` < `dispatch`,
+//! `cooldowns` < `leased/level` < this file < `builder`
 //!
 //! The level `leased` needs no second way to the store. A lease of n units is a charge
 //! set that is charged n times: a lane carries it as any other, and what no request
@@ -93,7 +94,8 @@ use crate::{error::BackendError, time::Timestamp};
 ///   to [`rejection_cache_ttl`](RedisBuilder::rejection_cache_ttl), except for
 ///   rules that wait, settle afterwards or limit concurrency; a cached rejection
 ///   needs no round trip. A second round trip is needed if the server has lost
-///   its scripts, if a hash slot has moved, or to check a connection that was idle for a second; and up
+///   its scripts, if a hash slot has moved, or to check a connection that was idle
+///   for a second; and up
 ///   to four if a request that may wait is charged in several hash slots.
 /// - **Bounded time.** A decision takes at most the
 ///   [`deadline`](RedisBuilder::deadline), queueing included (for each of the

@@ -32,6 +32,8 @@ pub(crate) fn max_keys(set: &ChargeSet) -> usize {
 /// What the head of every call says.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct CallHead<'a> {
+    /// In microseconds since the Unix epoch; `None` is the server's time.
+    pub(crate) now: Option<u64>,
     /// Identifies this process.
     pub(crate) instance: u64,
     /// The latest time that the server's clock has had, if it was set back since;
@@ -44,26 +46,20 @@ pub(crate) struct CallHead<'a> {
 /// One call for changes and charge sets of one hash slot and time, each set with how many
 /// requests it is for, those that lease first. Only one that leases checks the dataset.
 pub(crate) fn call<'a>(
-    changes: impl Iterator<Item = &'a Change> + Clone,
-    sets: impl Iterator<Item = (&'a ChargeSet, usize)> + Clone,
+    changes: impl Iterator<Item = &'a Change>,
+    sets: impl Iterator<Item = (&'a ChargeSet, usize)>,
     head: CallHead<'_>,
     check: Option<&'a DatasetCheck>,
 ) -> Call {
     let mut encoder = CallEncoder { check, ..CallEncoder::default() };
-    changes.clone().for_each(|change| encoder.change(change));
-    let mut leases = 0;
-    for (set, count) in sets.clone() {
+    changes.for_each(|change| encoder.change(change));
+    for (set, count) in sets {
         match &set.lease {
-            Some(ask) => {
-                leases += 1;
-                encoder.lease(set, ask, head);
-            }
+            Some(ask) => encoder.lease(set, ask, head),
             None => encoder.charge(set, count),
         }
     }
-    let of_set = || sets.clone().next().and_then(|(set, _)| set.now);
-    let now = changes.clone().next().map_or_else(of_set, |change| change.now);
-    encoder.finish(now, [changes.count() as u64, leases], head)
+    encoder.finish(head)
 }
 
 /// A check of what identifies the dataset, beside what a call does.
@@ -86,8 +82,10 @@ struct CallEncoder<'a> {
     others: Vec<String>,
     definition_numbers: Map<Definition, u64>,
     definitions: Vec<Definition>,
-    /// What follows the definitions.
+    /// What follows the definitions, and of how many changes and leases.
     body: Vec<u64>,
+    changes: u64,
+    leases: u64,
     check: Option<&'a DatasetCheck>,
 }
 
@@ -114,6 +112,7 @@ impl<'a> CallEncoder<'a> {
     }
 
     fn change(&mut self, change: &'a Change) {
+        self.changes += 1;
         self.body.push(change.op as u64);
         self.add(&change.charge.key, change.charge.definition);
         self.body.extend(change.numbers());
@@ -126,6 +125,7 @@ impl<'a> CallEncoder<'a> {
     }
 
     fn lease(&mut self, set: &'a ChargeSet, ask: &LeaseAsk, head: CallHead<'_>) {
+        self.leases += 1;
         let recorded = set.record(ask, head.prefix, head.instance);
         let numbers = recorded.map_or([0; 3], |key| [ask.number, ask.known, self.other(key)]);
         self.body.extend(numbers);
@@ -137,19 +137,17 @@ impl<'a> CallEncoder<'a> {
         }
     }
 
-    /// `now` is in microseconds since the Unix epoch; `None` is the server's
-    /// time.
-    fn finish(self, now: Option<u64>, [changes, leases]: [u64; 2], head: CallHead<'_>) -> Call {
+    fn finish(self, head: CallHead<'_>) -> Call {
         let header = [
-            now.unwrap_or(0),
-            if now.is_some() { RETENTION_BY_LIMITER } else { RETENTION },
-            u64::from(now.is_none()),
+            head.now.unwrap_or(0),
+            if head.now.is_some() { RETENTION_BY_LIMITER } else { RETENTION },
+            u64::from(head.now.is_none()),
             head.instance,
             self.counters.len() as u64,
             self.definitions.len() as u64,
             head.latest,
-            changes,
-            leases,
+            self.changes,
+            self.leases,
         ];
         let definitions = self.definitions.iter().flat_map(Definition::numbers);
         let length = header.len() + 14 * self.definitions.len() + self.body.len();
