@@ -43,7 +43,8 @@ function lease_next()
   cursor = fleet + tiers
   record = record > 0 and KEYS[counters + record]
   local lost = lost_units(number, known, record)
-  if not lost then waiting, ahead, lost = 0, 0, 0 end
+  local is_late = not lost
+  if is_late then waiting, ahead, lost = 0, 0, 0 end
   local again = min(waiting, lost)
   waiting, ahead = waiting - again, max(0, ahead - (lost - again))
 
@@ -66,7 +67,8 @@ function lease_next()
   if k == 0 then k = min(waiting + ahead, left, 1) end
   if is_old then k = min(k, 1) end
   if k > 0 then commit_all(first, tiers, now, k, request + again) end
-  if record and lost + k > 0 then
+  -- Also where it has leased nothing: an earlier ask may arrive later.
+  if record and not is_late then
     for t = 0, tiers - 1 do ends = min(ends, states[input[first + 3 * t]][2]) end
     call('SET', record, string.format('%.0f:%.0f:%.0f', number, lost + k, ends), 'PX', RECORDED)
   end

@@ -72,7 +72,8 @@ impl Store {
         let more = wanted.min(LIMIT - self.count);
         self.count += more;
         self.leased += more;
-        if lost + more > 0 {
+        // Also where it leased nothing: an earlier ask may arrive later.
+        if !is_late {
             self.records[instance] = Some((ask.number, lost + more, self.end));
         }
         let tiers = smallvec![[(self.end - now) / 1_000, LIMIT - self.count, 0]];
