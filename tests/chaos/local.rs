@@ -160,7 +160,10 @@ pub(crate) fn give_backs(mut random: Random) -> Figure {
     let clock = ManualClock::new();
     let policy = Policy::new().rule(Rule::new("log").per([]).tier(quota).settle(true));
     let limiter = RateLimiter::builder().policy(policy).clock(clock.clone()).build().unwrap();
-    let (mut waiting, mut added, mut used, mut returned) = (Vec::new(), Vec::new(), 0, 0);
+    // What is given back takes older units along if its own have left for others.
+    let mut used = 20_000;
+    on_this_thread(limiter.check(&CALLER.cost(used)));
+    let (mut waiting, mut added, mut returned) = (Vec::new(), Vec::new(), 0);
     for _ in 0..random.within(100, 1_000) {
         clock.advance(random.millis(1, 100));
         match random.within(0, 2) {
