@@ -3,13 +3,13 @@
 //! It only reports: the limiter cools down. The invariant: feedback never admits a
 //! request earlier than the rules do. Only the rate of an adaptive rule grows by it.
 
-use std::time::Duration;
+use std::{fmt, sync::Arc, time::Duration};
 
-use http::{Response, StatusCode};
+use http::{Extensions, HeaderMap, Response, StatusCode};
 
 use super::InFlightGuard;
 use crate::{
-    headers::parse::Parser,
+    headers::parse::{Parser, Signal},
     limiter::{Feedback, Pause},
     policy::Statuses,
 };
@@ -75,13 +75,17 @@ use crate::{
 /// # let _ = layer;
 /// # Ok::<_, tower_ratelimit::ConfigError>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 #[must_use]
 pub struct UpstreamFeedback {
     parser: Parser,
+    reader: Option<Arc<Reader>>,
     default_cooldown: Option<Duration>,
     unavailable: CooldownScope,
 }
+
+/// A function of [`UpstreamFeedback::read_with`].
+type Reader = dyn Fn(&ResponseHead<'_>) -> Option<Signal> + Send + Sync;
 
 /// What a 503 that says nothing about a limit pauses: see
 /// [`UpstreamFeedback::on_unavailable`].
@@ -108,13 +112,39 @@ impl UpstreamFeedback {
     /// Reads every dialect. A cooldown is at most ten minutes. 429 and 503 are
     /// rejections, and without a time cause a pause of the rule's own interval.
     pub const fn new() -> Self {
-        Self { parser: Parser::new(), default_cooldown: None, unavailable: CooldownScope::Endpoint }
+        Self { parser: Parser::new(), reader: None, default_cooldown: None, unavailable: CooldownScope::Endpoint }
     }
 
     /// How to read the upstream's headers: which dialect, and with which cap. The
     /// statuses that were named before stay, unless the parser names its own.
     pub const fn parser(mut self, parser: Parser) -> Self {
         self.parser = parser.or_rejections_of(&self.parser);
+        self
+    }
+
+    /// Reads what the upstream says elsewhere than in the fields that [`Parser`] knows.
+    /// The function gets the head of each response. Its signal stands in place of what the
+    /// parser reads and of the response's status; with `None` those count. Times are cut to
+    /// the parser's cap.
+    ///
+    /// The body is not part of a head. A layer further in that has read it can leave its
+    /// findings in the response's extensions.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use http::StatusCode;
+    /// use tower_ratelimit::{headers::parse::Signal, middleware::UpstreamFeedback};
+    ///
+    /// // This upstream redirects those that call too often.
+    /// let feedback = UpstreamFeedback::new().read_with(|response| {
+    ///     let is_slow_down = response.headers().get("location").is_some_and(|to| to == "/slow-down");
+    ///     let is_rejection = response.status() == StatusCode::FOUND && is_slow_down;
+    ///     is_rejection.then(|| Signal::rejection().with_cooldown(Duration::from_secs(60)))
+    /// });
+    /// # let _ = feedback;
+    /// ```
+    pub fn read_with(mut self, reader: impl Fn(&ResponseHead<'_>) -> Option<Signal> + Send + Sync + 'static) -> Self {
+        self.reader = Some(Arc::new(reader));
         self
     }
 
@@ -157,8 +187,13 @@ impl UpstreamFeedback {
     /// Follows a response of the upstream.
     pub(super) fn read<B>(&self, response: &Response<B>, guard: &InFlightGuard) {
         let status = response.status();
-        let signal = self.parser.read(status, response.headers(), guard.now());
-        let is_rejection = signal.is_rejection() || self.parser.lists(status);
+        let custom = self.reader.as_ref().and_then(|reader| reader(&ResponseHead::new(response)));
+        let is_custom = custom.is_some();
+        let signal = match custom {
+            Some(signal) => self.parser.cut(signal),
+            None => self.parser.read(status, response.headers(), guard.now()),
+        };
+        let is_rejection = signal.is_rejection() || !is_custom && self.parser.lists(status);
         // A bare 503 is a rejection only here: one with its time as it is.
         let is_exact = is_rejection && !signal.is_rejection();
         let pause = signal.cooldown().zip(signal.least_cooldown());
@@ -166,7 +201,7 @@ impl UpstreamFeedback {
         // That of a rejection has a default.
         let rejected = pause.or(self.default_cooldown.map(Pause::exactly));
         let is_limit = signal.limit().is_some() || signal.remaining().is_some();
-        let is_unavailable = status == StatusCode::SERVICE_UNAVAILABLE && is_rejection && !is_limit;
+        let is_unavailable = status == StatusCode::SERVICE_UNAVAILABLE && is_rejection && !is_limit && !is_custom;
         guard.follow(if is_unavailable && self.unavailable == CooldownScope::Endpoint {
             Feedback::Unavailable(rejected)
         } else if is_rejection {
@@ -184,5 +219,47 @@ impl UpstreamFeedback {
 impl Default for UpstreamFeedback {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+impl fmt::Debug for UpstreamFeedback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UpstreamFeedback")
+            .field("parser", &self.parser)
+            .field("default_cooldown", &self.default_cooldown)
+            .field("unavailable", &self.unavailable)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A response without its body, as a function of [`UpstreamFeedback::read_with`] sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct ResponseHead<'r> {
+    status: StatusCode,
+    headers: &'r HeaderMap,
+    extensions: &'r Extensions,
+}
+
+impl<'r> ResponseHead<'r> {
+    fn new<B>(response: &'r Response<B>) -> Self {
+        Self { status: response.status(), headers: response.headers(), extensions: response.extensions() }
+    }
+
+    /// The response's status.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The response's headers.
+    #[must_use]
+    pub fn headers(&self) -> &'r HeaderMap {
+        self.headers
+    }
+
+    /// The extensions, which layers further in have set.
+    #[must_use]
+    pub fn extensions(&self) -> &'r Extensions {
+        self.extensions
     }
 }

@@ -379,7 +379,7 @@ impl<D> RateLimitLayer<D, UpstreamFeedback> {
     pub fn reject_with_response(self) -> RateLimitLayer<D, HttpAnswer> {
         let mut answer = HttpAnswer::default();
         answer.headers = Headers::NONE;
-        answer.rare_mut().feedback = Some(self.answer);
+        answer.rare_mut().feedback = Some(self.answer.clone());
         self.with_answer(answer)
     }
 }

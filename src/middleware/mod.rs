@@ -23,7 +23,7 @@ mod service;
 pub use self::client_messages::charge_client_messages;
 pub use self::{
     charge::{ChargeHandle, ConnectionPermit},
-    feedback::{CooldownScope, UpstreamFeedback},
+    feedback::{CooldownScope, ResponseHead, UpstreamFeedback},
     http_answer::Rejection,
     layer::RateLimitLayer,
     service::RateLimit,

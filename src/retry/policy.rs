@@ -13,6 +13,7 @@ use crate::{
     descriptor::{Deadline, grpc},
     headers::parse::Parser,
     jitter::draw,
+    policy::Statuses,
     time::{Clock, SystemClock},
 };
 
@@ -99,6 +100,8 @@ struct Settings {
     schedule: Schedule,
     budget: Arc<dyn Budget + Send + Sync>,
     parser: Parser,
+    /// `None`: what the parser takes for a rejection.
+    statuses: Option<Statuses>,
     clock: Arc<dyn Clock>,
 }
 
@@ -120,6 +123,7 @@ impl RetryPolicy {
             },
             budget: Arc::new(RetryBudget::new()),
             parser: Parser::new().cap(Duration::MAX),
+            statuses: None,
             clock: Arc::new(SystemClock::new()),
         };
         Self { settings: Arc::new(settings), clone: Cloned, progress: Progress::default() }
@@ -184,6 +188,22 @@ impl<C> RetryPolicy<C> {
         self.with(|settings| settings.parser = parser.cap(Duration::MAX))
     }
 
+    /// The statuses of the upstream's responses that are retried, whatever fields they
+    /// have: these, and no other error. By default it is what the [parser](Self::parser)
+    /// takes for a rejection, and a bare 503. A time in a listed response is obeyed as that
+    /// of a 429. gRPC's responses have the status 200, and are retried as without a list.
+    ///
+    /// ```
+    /// use tower_ratelimit::RetryPolicy;
+    ///
+    /// // A gateway in front of this upstream fails now and then.
+    /// let retry = RetryPolicy::new().statuses([429, 502, 503, 504]);
+    /// # let _ = retry;
+    /// ```
+    pub fn statuses(self, statuses: impl Into<Statuses>) -> Self {
+        self.with(|settings| settings.statuses = Some(statuses.into()))
+    }
+
     /// The clock for responses that name a date; the [`SystemClock`] by
     /// default. Waits use Tokio's time.
     pub fn clock(self, clock: impl Clock) -> Self {
@@ -225,8 +245,8 @@ where
     type Future = RetryDelay;
 
     fn retry(&mut self, request: &mut Request<B>, result: &mut Result<Response<R>, E>) -> Option<RetryDelay> {
-        let Settings { max_retries, methods, schedule, budget, parser, clock } = &*self.settings;
-        let rejection = Rejection::of(result, parser, &**clock)?;
+        let Settings { max_retries, methods, schedule, budget, parser, statuses, clock } = &*self.settings;
+        let rejection = Rejection::of(result, parser, *statuses, &**clock)?;
         let Progress { after_upstream, after_own, began } = &mut self.progress;
         let retries = if rejection.sent { after_upstream } else { after_own };
         if *retries >= *max_retries || rejection.sent && !methods.contains(request.method()) {

@@ -7,6 +7,7 @@ use http::{HeaderMap, Response, StatusCode};
 use crate::{
     decision::{RateLimited, RateLimitedKind},
     headers::parse::Parser,
+    policy::Statuses,
     time::Clock,
 };
 
@@ -22,17 +23,19 @@ pub(super) struct Rejection {
 }
 
 impl Rejection {
-    /// `None` for a result that is no rejection, or a final one.
+    /// `None` for a result that is no rejection, or a final one. `statuses` are those of
+    /// the upstream that are retried, if they are set.
     pub(super) fn of<R, E: 'static>(
         result: &Result<Response<R>, E>,
         parser: &Parser,
+        statuses: Option<Statuses>,
         clock: &dyn Clock,
     ) -> Option<Self> {
         match result {
             Err(error) => Self::by_us(find(error)?),
             Ok(response) => match response.extensions().get::<RateLimited>() {
                 Some(rejected) => Self::by_us(rejected),
-                None => Self::by_upstream(response.status(), response.headers(), parser, clock),
+                None => Self::by_upstream(response.status(), response.headers(), parser, statuses, clock),
             },
         }
     }
@@ -44,7 +47,14 @@ impl Rejection {
         is_temporary.then(|| Self { asked: rejected.retry_after(), sent: false })
     }
 
-    fn by_upstream(status: StatusCode, headers: &HeaderMap, parser: &Parser, clock: &dyn Clock) -> Option<Self> {
+    fn by_upstream(
+        status: StatusCode,
+        headers: &HeaderMap,
+        parser: &Parser,
+        statuses: Option<Statuses>,
+        clock: &dyn Clock,
+    ) -> Option<Self> {
+        let parser = statuses.map_or(*parser, |statuses| parser.rejection_statuses(statuses));
         let is_error = status.is_client_error() || status.is_server_error();
         // Most responses need no parsing.
         let is_listed = parser.lists(status);
@@ -52,7 +62,9 @@ impl Rejection {
             return None;
         }
         let signal = parser.read(status, headers, clock.now());
-        let again = (is_listed || signal.is_rejection()) && !signal.no_retry();
+        // Of an error, a list of statuses decides alone. gRPC's statuses are none of HTTP's.
+        let is_unlisted = is_error && statuses.is_some() && !is_listed;
+        let again = (is_listed || signal.is_rejection()) && !is_unlisted && !signal.no_retry();
         again.then(|| Self { asked: signal.cooldown(), sent: true })
     }
 }

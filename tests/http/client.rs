@@ -11,7 +11,9 @@ use hyper_util::{
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Quota, RateLimitLayer, RateLimited, RateLimitedKind, Tenant, headers::parse::Parser, middleware::UpstreamFeedback,
+    Quota, RateLimitLayer, RateLimited, RateLimitedKind, Tenant,
+    headers::parse::{Parser, Signal},
+    middleware::{ResponseHead, UpstreamFeedback},
     tenant,
 };
 
@@ -93,11 +95,11 @@ async fn a_listed_status_pauses_for_its_time() {
     let server = serve(upstream).await;
     let feedback = UpstreamFeedback::new().rejection_statuses([429, 418, 420, 509, 529]);
     for (feedback, status, pause) in [
-        (feedback, 418, 120),
-        (feedback, 420, 120),
-        (feedback, 429, 120),
-        (feedback, 509, 120),
-        (feedback, 529, 120),
+        (feedback.clone(), 418, 120),
+        (feedback.clone(), 420, 120),
+        (feedback.clone(), 429, 120),
+        (feedback.clone(), 509, 120),
+        (feedback.clone(), 529, 120),
         (feedback.parser(Parser::new()), 418, 120),
         (UpstreamFeedback::new().parser(Parser::new().cap(Duration::from_secs(60))).rejection_statuses([418]), 418, 60),
         (UpstreamFeedback::new(), 418, 0),
@@ -114,5 +116,57 @@ async fn a_listed_status_pauses_for_its_time() {
         // Those of a fleet do not all return at once.
         let most = Duration::from_secs(pause + 10.min(pause / 4));
         assert!((Duration::from_secs(pause)..=most).contains(&after), "{status}: {after:?}");
+    }
+}
+
+/// What an upstream says elsewhere comes before its fields and its status.
+#[tokio::test]
+async fn a_function_reads_what_the_parser_does_not_know() {
+    let upstream = service_fn(async |request: Request<hyper::body::Incoming>| {
+        let [status, busy, after] = [0, 1, 2].map(|at| request.uri().path()[1..].split('/').nth(at).unwrap());
+        let response = Response::builder().status(status.parse::<u16>().unwrap()).header("x-busy-minutes", busy);
+        Ok::<_, std::convert::Infallible>(response.header("retry-after", after).body(Full::<Bytes>::default()).unwrap())
+    });
+    let server = serve(upstream).await;
+    // Captures what it compares with, as a user's may.
+    let allowed = String::from("fine");
+    let feedback = UpstreamFeedback::new().read_with(move |response: &ResponseHead<'_>| {
+        let busy = response.headers().get("x-busy-minutes")?.to_str().ok()?;
+        let is_rejection = response.status() == StatusCode::FORBIDDEN;
+        match busy.parse::<u64>() {
+            Ok(minutes) if is_rejection => Some(Signal::rejection().with_cooldown(Duration::from_secs(60 * minutes))),
+            Ok(minutes) => Some(Signal::default().with_cooldown(Duration::from_secs(60 * minutes))),
+            Err(_) => (busy == allowed).then(Signal::default),
+        }
+    });
+    for (path, pause) in [
+        // No field and no status that the parser knows.
+        ("/403/2/-", 120),
+        // Not a rejection, but nothing remains.
+        ("/200/2/-", 120),
+        // In place of the time that the parser would read, in both directions.
+        ("/403/2/30", 120),
+        ("/403/1/500", 60),
+        ("/429/fine/30", 0),
+        ("/503/fine/30", 0),
+        // The parser's cap holds.
+        ("/403/20/-", 600),
+        ("/403/99999999999/-", 600),
+        // Where the function says nothing, the parser does.
+        ("/429/-/30", 30),
+        ("/403/-/30", 30),
+        ("/200/-/30", 0),
+    ] {
+        let (limiter, _) = limiter(Quota::per_second(50));
+        let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
+        let client = RateLimitLayer::client(limiter).feedback(feedback.clone()).layer(client);
+        let call = || client.clone().oneshot(to(server.uri(path)));
+        call().await.unwrap();
+        let after = match call().await {
+            Ok(_) => Duration::ZERO,
+            Err(error) => error.downcast_ref::<RateLimited>().unwrap().retry_after().unwrap(),
+        };
+        let most = Duration::from_secs(pause + 10.min(pause / 4));
+        assert!((Duration::from_secs(pause)..=most).contains(&after), "{path}: {after:?}");
     }
 }

@@ -255,3 +255,34 @@ async fn listed_statuses_are_retried_after_their_time() {
         assert!(gap.is_some() == waits.is_some() && gap >= waits.map(seconds), "{status}: {gap:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_list_says_which_statuses_are_retried() {
+    const GRPC: (&str, &str) = ("content-type", "application/grpc");
+    let retry = RetryPolicy::new().statuses([429, 502, 504]);
+    for (status, headers, waits) in [
+        (429, &[][..], Some(0)),
+        (429, &[("retry-after", "7")], Some(7)),
+        (502, &[], Some(0)),
+        (502, &[("retry-after", "7")], Some(7)),
+        (504, &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "9")], Some(9)),
+        // Rejections, but not listed.
+        (503, &[], None),
+        (503, &[("retry-after", "7")], None),
+        (403, &[("retry-after", "7")], None),
+        (200, &[], None),
+        // gRPC says it by its own status.
+        (200, &[GRPC, ("grpc-status", "8")], Some(0)),
+        (200, &[GRPC, ("grpc-status", "0")], None),
+        (502, &[GRPC, ("grpc-status", "8"), ("grpc-retry-pushback-ms", "-1")], None),
+    ] {
+        let upstream = Upstream::rejecting(1, status, headers);
+        send(&upstream, &retry, get()).await.unwrap();
+        let gap = upstream.gaps().first().copied();
+        assert!(gap.is_some() == waits.is_some() && gap >= waits.map(seconds), "{status} {headers:?}: {gap:?}");
+    }
+    // None at all: only our own rejections are.
+    let upstream = Upstream::rejecting(1, 429, &[]);
+    send(&upstream, &RetryPolicy::new().statuses([0; 0]), get()).await.unwrap();
+    assert_eq!(upstream.sends(), 1);
+}

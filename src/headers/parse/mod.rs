@@ -206,12 +206,17 @@ impl Parser {
         let signal = Signal {
             rejection,
             no_retry: trailers.no_retry,
-            cooldown,
+            cooldown: cooldown.map(|(after, dialect)| (after, Some(dialect))),
             least: least.unwrap_or_default(),
             limit: binding.and_then(|binding| binding.limit),
             remaining: binding.and_then(|binding| binding.remaining),
             reset: binding.and_then(|binding| Some(binding.reset?.after)),
         };
+        self.cut(signal)
+    }
+
+    /// The signal, with its times cut to the cap.
+    pub(crate) fn cut(&self, signal: Signal) -> Signal {
         signal.cut(self.cap)
     }
 }

@@ -10,6 +10,8 @@ use super::Dialect;
 ///
 /// [`Parser::read`](super::Parser::read) returns it. No time in it exceeds the
 /// parser's cap. The default is the signal of a response that reports nothing.
+/// For an upstream that says it elsewhere, see
+/// [`UpstreamFeedback::read_with`](crate::middleware::UpstreamFeedback::read_with).
 ///
 /// ```
 /// use http::{HeaderMap, StatusCode};
@@ -17,13 +19,16 @@ use super::Dialect;
 ///
 /// let silent = Parser::new().read(StatusCode::OK, &HeaderMap::new(), Timestamp::UNIX_EPOCH);
 /// assert_eq!(silent, Signal::default());
+///
+/// let rejected = Signal::rejection().with_cooldown(std::time::Duration::from_secs(60));
+/// assert!(rejected.is_rejection());
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signal {
     pub(super) rejection: bool,
     pub(super) no_retry: bool,
-    /// Its dialect, and never zero once cut to the cap.
-    pub(super) cooldown: Option<(Duration, Dialect)>,
+    /// Never zero once cut to the cap. The dialect is unknown if no field said it.
+    pub(super) cooldown: Option<(Duration, Option<Dialect>)>,
     /// The least time that the cooldown can stand for.
     pub(super) least: Duration,
     pub(super) limit: Option<u64>,
@@ -32,6 +37,29 @@ pub struct Signal {
 }
 
 impl Signal {
+    /// The request was rejected because of a limit, and no time is known.
+    #[must_use]
+    pub const fn rejection() -> Self {
+        Self {
+            rejection: true,
+            no_retry: false,
+            cooldown: None,
+            least: Duration::ZERO,
+            limit: None,
+            remaining: None,
+            reset: None,
+        }
+    }
+
+    /// The upstream asks for a cooldown of this time, which is exact. Zero: of none.
+    /// Without a [`rejection`](Self::rejection) it says that nothing remains until then.
+    #[must_use]
+    pub const fn with_cooldown(mut self, time: Duration) -> Self {
+        self.cooldown = if time.is_zero() { None } else { Some((time, None)) };
+        self.least = time;
+        self
+    }
+
     /// Cuts every time to `cap`.
     pub(super) fn cut(mut self, cap: Duration) -> Self {
         let cut = self.cooldown.map(|(after, dialect)| (after.min(cap), dialect));
@@ -93,7 +121,7 @@ impl Signal {
     #[must_use]
     pub const fn dialect(&self) -> Option<Dialect> {
         match self.cooldown {
-            Some((_, dialect)) => Some(dialect),
+            Some((_, dialect)) => dialect,
             None => None,
         }
     }
