@@ -442,6 +442,8 @@ fn bad_tiers() -> Vec<Bad> {
             Some("SlidingLog"),
             "did you mean `sliding-log`?",
         ),
+        Bad::tier("{ limit: 1, window: 1s, algorithm: gcra }", "tiers[1].algorithm", Some("gcra"), "`token-bucket`?"),
+        Bad::tier("{ limit: 1, window: 1s, algorithm: GCRA }", "tiers[1].algorithm", Some("GCRA"), "`token-bucket`?"),
     ]
 }
 

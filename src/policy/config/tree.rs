@@ -233,6 +233,8 @@ impl Error for Mistake {
         if name == "eventual" && known.contains(&"leased") {
             return Self::custom("there is no level `eventual` any more: use `leased`");
         }
+        // The algorithm's own name, under which others have it.
+        let name = if name.eq_ignore_ascii_case("gcra") { "token-bucket" } else { name };
         Self::custom(format_args!("unknown name{}", suggestion(name, known)))
     }
 }

@@ -22,6 +22,10 @@ fn a_formatted_duration_parses_to_the_same() {
 fn several_spans_add_up() {
     assert_eq!(parse("1h 30m"), Ok(Duration::from_secs(5_400)));
     assert_eq!(parse("1h30m"), Ok(Duration::from_secs(5_400)));
+    assert_eq!(parse("1w"), Ok(Duration::from_secs(604_800)));
+    assert_eq!(parse("1w 2d"), Ok(Duration::from_secs(777_600)));
+    assert_eq!(parse("5min"), Ok(Duration::from_secs(300)));
+    assert_eq!(parse("7us"), Ok(Duration::from_micros(7)));
     assert_eq!(parse(" 1.5s "), Ok(Duration::from_millis(1_500)));
     assert!(parse("18446744073709551615s 1000000000ns").is_err());
     assert!(parse("18446744073709551615s 1s").is_err());
