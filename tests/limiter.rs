@@ -2,6 +2,8 @@
 //! and rules count a request, and how it works beside other code.
 #![allow(clippy::unwrap_used)]
 
+#[path = "limiter/any_window.rs"]
+mod any_window;
 #[path = "limiter/keys.rs"]
 mod keys;
 #[path = "limiter/matching.rs"]
