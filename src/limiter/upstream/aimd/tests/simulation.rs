@@ -10,13 +10,18 @@
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use super::super::AimdState;
-use crate::policy::{KeyRate, RateBounds};
+use crate::policy::{AdaptiveRate, RateBounds};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
 
-const BOUNDS: RateBounds =
-    RateBounds { floor: 1.0, ceiling: 2_000.0, start: 20.0, increase: KeyRate::INCREASE, decrease: KeyRate::DECREASE };
+const BOUNDS: RateBounds = RateBounds {
+    floor: 1.0,
+    ceiling: 2_000.0,
+    start: 20.0,
+    increase: AdaptiveRate::INCREASE,
+    decrease: AdaptiveRate::DECREASE,
+};
 
 #[derive(Clone, Copy, Debug)]
 enum Limit {

@@ -9,13 +9,13 @@ use super::super::{
 use crate::{
     backend::{Charge, Engine, FullQuota, MAX_KEYS, OutcomeKind, Request},
     descriptor::Descriptor,
-    policy::{CompiledPolicy, KeyRate, Policy, RateSteps, Resolved, Rule, per_second},
+    policy::{AdaptiveRate, CompiledPolicy, Policy, RateSteps, Resolved, Rule, per_second},
     quota::Quota,
     time::Timestamp,
 };
 
 fn adapting() -> CompiledPolicy {
-    let adapt = KeyRate::between(Quota::per_second(10), Quota::per_second(1_000));
+    let adapt = AdaptiveRate::between(Quota::per_second(10), Quota::per_second(1_000));
     CompiledPolicy::new(Policy::new().rule(Rule::new("rule").adaptive_rate(adapt))).unwrap()
 }
 
@@ -74,7 +74,7 @@ fn the_keys_with_the_oldest_feedback_are_dropped() {
 fn a_rate_above_a_new_ceiling_is_lowered_from_there() {
     let ladder = |ceiling| {
         let adapt =
-            KeyRate::between(Quota::per_second(10), Quota::per_second(ceiling)).start(Quota::per_second(ceiling));
+            AdaptiveRate::between(Quota::per_second(10), Quota::per_second(ceiling)).start(Quota::per_second(ceiling));
         CompiledPolicy::new(Policy::new().rule(Rule::new("rule").adaptive_rate(adapt))).unwrap()
     };
     let (high, low) = (ladder(1_000), ladder(100));
