@@ -148,7 +148,7 @@ impl<C> RetryPolicy<C> {
     ///
     /// ```
     /// use http::Method;
-    /// use tower_ratelimit::Retry;
+    /// use tower_ratelimit::RetryPolicy;
     ///
     /// let retry = RetryPolicy::new().methods([Method::GET, Method::POST]);
     /// ```
