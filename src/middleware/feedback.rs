@@ -233,6 +233,15 @@ impl fmt::Debug for UpstreamFeedback {
 }
 
 /// A response without its body, as a function of [`UpstreamFeedback::read_with`] sees it.
+///
+/// ```
+/// use tower_ratelimit::{headers::parse::Signal, middleware::{ResponseHead, UpstreamFeedback}};
+///
+/// fn read(response: &ResponseHead<'_>) -> Option<Signal> {
+///     response.headers().contains_key("x-slow-down").then(Signal::rejection)
+/// }
+/// # let _ = UpstreamFeedback::new().read_with(read);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseHead<'r> {
     status: StatusCode,
