@@ -440,7 +440,7 @@ async fn a_failure_neither_raises_nor_lowers_an_adaptive_rate() {
         assert!(rate_after(status, UpstreamFeedback::new()).await < 20.0, "{status}");
     }
     let only_429 = UpstreamFeedback::new().rejection_statuses([429]);
-    assert_eq!(rate_after(503, only_429).await, 20.0);
+    assert_eq!(rate_after(503, only_429.clone()).await, 20.0);
     assert!(rate_after(429, only_429).await < 20.0);
     assert!(rate_after(520, UpstreamFeedback::new().rejection_statuses([520])).await < 20.0);
 }
