@@ -162,7 +162,7 @@ pub(crate) fn give_backs(mut random: Random) -> Figure {
     let limiter = RateLimiter::builder().policy(policy).clock(clock.clone()).build().unwrap();
     // What is given back takes older units along if its own have left for others.
     let mut used = 20_000;
-    on_this_thread(limiter.check(&CALLER.cost(used)));
+    on_this_thread(limiter.check(&caller().cost(used)));
     let (mut waiting, mut added, mut returned) = (Vec::new(), Vec::new(), 0);
     for _ in 0..random.within(100, 1_000) {
         clock.advance(random.millis(1, 100));
