@@ -74,7 +74,7 @@ pub(crate) async fn pause(time: Duration) {
 }
 
 /// What is promised, and how a round tries to break it.
-const PROMISES: [(&str, Try); 14] = [
+const PROMISES: [(&str, Try); 13] = [
     ("seconds for which a key stays locked once its callers, on threads, have given up", |random| {
         Box::pin(async move { local::callers_give_up(random) })
     }),
@@ -91,9 +91,6 @@ const PROMISES: [(&str, Try); 14] = [
         Box::pin(async move { local::give_backs(random) })
     }),
     ("seconds that an adaptive rate needs after a dip", |random| Box::pin(async move { clients::dip(random) })),
-    ("percent that the larger of two clients gets of an upstream, after 30 s", |random| {
-        Box::pin(async move { clients::two(random) })
-    }),
     ("decisions that fail beside settlements, of a healthy store", |random| Box::pin(store::settlements(random))),
     ("units over a leased window, with connections killed and the store stalled", |random| {
         Box::pin(store::leased_window(random))

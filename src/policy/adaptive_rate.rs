@@ -29,10 +29,6 @@ use crate::{
 /// is above that rate. After a dip, in which requests were rejected several times in
 /// a row, it is at the last good rate again within seconds.
 ///
-/// Clients that share an upstream approach each other's rates, also where one starts at
-/// a thousandth of another's: within half a minute or so where no client pauses after
-/// a rejection, and within minutes where they do.
-///
 /// It grows only while at least 80 % of the rate is used. A key that was not used
 /// for an hour starts again. So do the least used keys beyond 65,536, a bound that
 /// cooldowns share.

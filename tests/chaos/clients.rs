@@ -46,21 +46,3 @@ pub(crate) fn dip(mut random: Random) -> Figure {
     let took = (0..27).find(is_back).map_or(f64::INFINITY, |after| after as f64);
     Figure { figure: took, bound: 15.0 }
 }
-
-/// Two clients find the limit of one upstream from very different rates, several times.
-/// Which of them is rejected is chance, so the mean counts.
-pub(crate) fn two(mut random: Random) -> Figure {
-    const TIMES: u64 = 6;
-    let larger = (0..TIMES).map(|_| {
-        let (low, high) = (random.within(1, 10), random.within(500, 1_000));
-        let (burst, round_trip) = (random.within(20, 200), random.millis(1, 100));
-        let shares = in_virtual_time(move || async move {
-            let upstream = Upstream::new(Quota::per_second(LIMIT).burst(burst), round_trip);
-            let [one, other] = [high, low].map(|start| (limiter(starts_at(start)), upstream.of_another_client()));
-            tokio::join!(call(&one.0, &one.1, "acme", 64, 60, false), call(&other.0, &other.1, "acme", 64, 60, false));
-            [one.1, other.1].map(|seen| seen.rates(seconds(30, 60)).0)
-        });
-        100.0 * shares[0].max(shares[1]) / (shares[0] + shares[1])
-    });
-    Figure { figure: larger.sum::<f64>() / TIMES as f64, bound: 82.0 }
-}

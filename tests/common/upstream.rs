@@ -38,12 +38,6 @@ impl Upstream {
         }
     }
 
-    /// The same upstream, as another client sees it.
-    #[allow(dead_code, reason = "for tests with several clients")]
-    pub(crate) fn of_another_client(&self) -> Self {
-        Self { seen: Arc::default(), ..self.clone() }
-    }
-
     async fn admits_request(&self) -> bool {
         sleep(self.round_trip / 2).await;
         let admits = self.limiter.check(&Descriptor::new("/")).await.is_allowed();

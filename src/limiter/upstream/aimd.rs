@@ -3,8 +3,6 @@
 //!
 //! Invariant: a rate stays between the rule's floor and ceiling.
 
-use std::mem;
-
 use crate::{
     policy::{RateBounds, RateSteps},
     time::Timestamp,
@@ -24,29 +22,21 @@ pub(in crate::limiter) struct Times {
 /// |---|---|
 /// | was never rejected | as many units: 2.7-fold |
 /// | is below 0.97 of the remembered rate | 10 % |
-/// | shares the upstream with others | 28 %, and less after each rejection |
 /// | is near the remembered rate | `increase` of that |
 /// | is above 1.03 of it | also a fifth of the excess: the upstream's limit has changed |
 /// | has fallen in several steps, and nothing was rejected for a second | 2.7-fold, up to 0.97 of the last good rate |
 ///
 /// | a rejection | lowers the rate by the factor | and remembers |
 /// |---|---|---|
-/// | before 1.5 seconds' worth of successes | 0.7, or `decrease` if less | nothing: others used the upstream up |
+/// | before any success | 0.7, or `decrease` if less | nothing: others used the upstream up |
 /// | the first | 0.7, or `decrease` if less | 0.95 of the rate: it has overshot |
 /// | near the remembered rate, or above | `decrease` | the rate |
 /// | on the way there | `decrease`; cubed for the third in a row, then to the fourth | 0.93 of the rate |
-/// | that others of the upstream cause | 0.8 of what it would be | as it would be |
 ///
 /// The last good rate is one that succeeded near the remembered rate, or at the
 /// ceiling. After a dip the rate is there again within seconds, as by TCP's slow start.
 /// If that is rejected, the next try comes after twice the time and grows more slowly.
 /// After five tries the upstream's limit has changed, and the good rate is forgotten.
-///
-/// Two rejections within 10 seconds' worth of units say that others use the upstream too:
-/// where it was rejected is no limit then. A client with a larger share is rejected more
-/// often, falls more often, and grows less after each time. So the shares approach each
-/// other, until the rate has been rejected at the same rate twice, or eight times in all. A
-/// client that pauses after a rejection does not take part: each would cost it a second.
 ///
 /// The rate grows by what succeeds and not by time: a client that sends less
 /// than its rate learns nothing about it. Units that take more than a second to
@@ -66,24 +56,11 @@ pub(super) struct AimdState {
     /// How often that was tried in vain, and whether it is being tried.
     failed_tries: u32,
     is_resuming: bool,
-    usage: Usage,
-    /// How often it was rejected since others were found to use the upstream.
-    contended: Option<u32>,
-    /// Whether the client paused after the last decrease.
-    pauses: bool,
-}
-
-/// How a client uses its rate.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Usage {
     /// When the latest request that succeeded was sent, zero before the first,
     /// and how many units were outstanding then, if they drain at [`USED`] of the
     /// rate.
     latest: u64,
     out: f64,
-    /// How many seconds' worth of units has succeeded, and since the last decrease.
-    seconds: f64,
-    calm: f64,
 }
 
 /// The share of its rate that a client has to use for it to grow.
@@ -121,32 +98,6 @@ const FARTHEST: u32 = 4;
 /// After so many decreases in a row the rate has dipped.
 const DIPPED: u32 = 2;
 
-/// So many seconds' worth of units have to succeed before a rejection is remembered.
-const USES: f64 = 1.5;
-
-/// A rejection before so many seconds' worth of units has succeeded since the last one is
-/// caused by other clients of the upstream. A client alone is rejected less often.
-const CALM: f64 = 10.0;
-
-/// A rejection before so many is still the effect of the last one.
-const SAME_DIP: f64 = 0.25;
-
-/// After so many rejections, or one at so nearly the same rate as the last, a client has
-/// found its share.
-const MOST_CONTENDED: u32 = 8;
-const SAME_RATE: f64 = 0.06;
-
-/// Growth per second while looking for it, and by how much each rejection slows it.
-const CONTENDED_GROWTH: f64 = 0.25;
-const SLOWED: f64 = 0.3;
-
-/// What remains, besides `decrease`, of a rate that is looking for its share.
-const CONTENDED_DECREASE: f64 = 0.8;
-
-/// A client whose first request after a decrease comes later than this, in nanoseconds,
-/// and than two intervals, pauses.
-const PAUSE: u64 = 500_000_000;
-
 /// How long nothing may have been rejected before the last good rate is tried, in
 /// nanoseconds; twice as long after each try in vain.
 const QUIET: u64 = 1_000_000_000;
@@ -173,9 +124,8 @@ impl AimdState {
             good: None,
             failed_tries: 0,
             is_resuming: false,
-            usage: Usage::default(),
-            contended: None,
-            pauses: false,
+            latest: 0,
+            out: 0.0,
         }
     }
 
@@ -197,23 +147,18 @@ impl AimdState {
     /// A request of so many units, admitted at `decided` and sent at `sent`,
     /// succeeded.
     pub(super) fn succeeded(&mut self, bounds: &RateBounds, (decided, sent): (u64, u64), units: f64) {
-        let pressed = self.usage.count(sent, units, self.rate);
+        let pressed = self.count(sent, units);
         if self.is_before(decided) || !pressed {
             return;
         }
         let seconds = (units / self.rate).min(1.0);
-        self.calm_down(decided, seconds);
-        let rate = match (self.rejected_at, self.contention()) {
+        let rate = match self.rejected_at {
             _ if self.resumes(decided) => self.resumed(seconds),
-            (None, _) => self.rate * seconds.exp(),
-            (_, Some(rejections)) => {
-                let growth = CONTENDED_GROWTH / (1.0 + SLOWED * f64::from(rejections));
-                self.rate * (growth * seconds).exp()
-            }
-            (Some(rejected_at), _) if self.rate < rejected_at * NEAR => {
+            None => self.rate * seconds.exp(),
+            Some(rejected_at) if self.rate < rejected_at * NEAR => {
                 (self.rate * (1.0 + RECOVERY * seconds)).min(rejected_at * NEAR)
             }
-            (Some(rejected_at), _) => {
+            Some(rejected_at) => {
                 self.arrive();
                 let beyond = (self.rate - rejected_at * BEYOND).max(0.0);
                 self.rate + (bounds.increase * rejected_at + BEYOND_GROWTH * beyond) * seconds
@@ -223,42 +168,6 @@ impl AimdState {
         if self.rate >= bounds.ceiling {
             self.arrive();
         }
-    }
-
-    /// Notes that so many seconds' worth of units succeeded, of a request that was admitted
-    /// at `decided`.
-    #[allow(clippy::cast_precision_loss, reason = "an interval")]
-    fn calm_down(&mut self, decided: u64, seconds: f64) {
-        if self.usage.calm <= 0.0 {
-            let paused = |decreased: u64| decided.saturating_sub(decreased).saturating_sub(PAUSE) as f64 / 1e9;
-            self.pauses = self.decreased.is_some_and(|decreased| paused(decreased) * self.rate > 2.0);
-        }
-        self.usage.seconds += seconds;
-        self.usage.calm += seconds;
-        if self.usage.calm > CALM {
-            self.contended = None;
-        }
-    }
-
-    /// How often it was rejected since others were found to use the upstream, until it has
-    /// found its share.
-    fn contention(&self) -> Option<u32> {
-        self.contended.filter(|rejections| *rejections < MOST_CONTENDED)
-    }
-
-    /// Learns from a rejection whether others use the upstream too. Returns whether they
-    /// are its cause.
-    fn contend(&mut self) -> bool {
-        let calm = mem::take(&mut self.usage.calm);
-        let Some(rejected_at) = self.rejected_at else { return false };
-        let is_same = (self.rate / rejected_at - 1.0).abs() < SAME_RATE;
-        self.contended = match self.contended {
-            _ if self.pauses => None,
-            None => (calm < CALM).then_some(0),
-            Some(_) if is_same => Some(MOST_CONTENDED),
-            Some(rejections) => Some(rejections.saturating_add(1)),
-        };
-        calm >= SAME_DIP && self.contention().is_some()
     }
 
     /// The rate is good: a dip, if there was one, is over.
@@ -298,19 +207,14 @@ impl AimdState {
         }
         // Otherwise the client has not used the upstream yet: another one has, or
         // this one before a restart.
-        let has_succeeded = self.usage.seconds >= USES;
-        if mem::take(&mut self.is_resuming) {
+        let has_succeeded = self.latest > 0;
+        if std::mem::take(&mut self.is_resuming) {
             self.failed_tries += 1;
             self.good = self.good.filter(|_| self.failed_tries < MOST_TRIES);
         }
         self.row = self.row.saturating_add(u32::from(has_succeeded));
-        let is_contended = has_succeeded && self.contend();
-        if is_contended {
-            self.row = 0;
-        }
         let times = self.row.saturating_mul(2).saturating_sub(3).clamp(1, FARTHEST);
-        let least = if is_contended { CONTENDED_DECREASE } else { 1.0 };
-        let factor = (0..times).fold(least, |factor, _| factor * bounds.decrease);
+        let factor = (0..times).fold(1.0, |factor, _| factor * bounds.decrease);
         let (factor, remembered) = match self.rejected_at {
             None => (factor.min(FIRST_DECREASE), OVERSHOT),
             Some(rejected_at) if self.rate < rejected_at * ARRIVED => (factor, OVERSHOT_AGAIN),
@@ -326,15 +230,13 @@ impl AimdState {
     fn is_before(&self, decided: u64) -> bool {
         self.decreased.is_some_and(|decreased| decided <= decreased.saturating_add(SETTLES))
     }
-}
 
-impl Usage {
     /// Whether the client uses its rate up.
     #[allow(clippy::cast_precision_loss, reason = "an interval")]
-    fn count(&mut self, sent: u64, units: f64, rate: f64) -> bool {
+    fn count(&mut self, sent: u64, units: f64) -> bool {
         let passed = sent.saturating_sub(self.latest) as f64 / 1e9;
         self.latest = self.latest.max(sent);
-        let out = (self.out - passed * rate * USED).max(0.0);
+        let out = (self.out - passed * self.rate * USED).max(0.0);
         self.out = (out + units).min(2.0 * units);
         out >= PRESSED * units
     }
