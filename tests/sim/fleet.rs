@@ -206,7 +206,7 @@ fn spend(limiter: &RateLimiter, units: u64) -> u64 {
     if decision.is_allowed() {
         return units;
     }
-    let left = decision.remaining().unwrap().min(units);
+    let left = decision.remaining().map_or(0, |left| left.min(units));
     if left > 0 && check(limiter, left).is_allowed() { left } else { 0 }
 }
 
