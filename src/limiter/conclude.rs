@@ -179,7 +179,10 @@ fn rejection(attempt: &Attempt<'_>, charges: &[Charge<'_>], answer: OutcomeKind)
             (is_full && longest_in_queue(charges, key, max_wait) > 0, kind, BUSY_RETRY)
         }
         OutcomeKind::Rejected { retry_after: Some(after) } => {
-            (is_full && after <= longest_wait(charges, max_wait), RateLimitedKind::QuotaExceeded, after)
+            let until = attempt.limiter.inner.cooldowns.until(charges, attempt.now);
+            let is_cooldown = until.is_some_and(|until| nanos(until.saturating_since(attempt.now)) >= after);
+            let kind = if is_cooldown { RateLimitedKind::Cooldown } else { RateLimitedKind::QuotaExceeded };
+            (is_full && after <= longest_wait(charges, max_wait), kind, after)
         }
         _ => return (RateLimitedKind::NeverFits, None),
     };

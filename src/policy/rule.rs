@@ -413,7 +413,7 @@ impl Rule {
     /// networks, and the smallest network before others. The layer compares the whole
     /// address, though it counts an IPv6 address by its /64.
     ///
-    /// If the tenant is a [part of the path](Self::tenant_param), addresses and
+    /// If the tenant is a [part of the path](Self::tenant_from_path), addresses and
     /// networks are those of callers. An entry for the tenant itself comes first.
     pub fn tenant(mut self, tenant: impl Into<String>, tiers: impl IntoIterator<Item = Quota>) -> Self {
         self.tenants.insert(tenant.into(), Override::Tiers(tiers.into_iter().collect()));

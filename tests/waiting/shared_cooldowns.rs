@@ -43,7 +43,13 @@ impl Backend for Fleet {
 impl CooldownSharing for Fleet {
     fn share_cooldown(&self, notice: &CooldownNotice<'_>) {
         let CooldownNotice { rule, per_tenant, tenant, endpoint, method, time, .. } = notice;
-        self.0.shared.lock().unwrap().push(format!("{rule} {per_tenant} {tenant:?} {endpoint} {method} {time:?}"));
+        // `Debug` shows no names.
+        let tenant = match tenant {
+            Some(TenantId::Name(name)) => format!("Some(Name({name:?}))"),
+            Some(TenantId::Address(address)) => format!("Some(Address({address}))"),
+            _ => "None".to_owned(),
+        };
+        self.0.shared.lock().unwrap().push(format!("{rule} {per_tenant} {tenant} {endpoint} {method} {time:?}"));
     }
 
     fn subscribe_cooldowns(&self, listener: Weak<dyn CooldownListener>) {
