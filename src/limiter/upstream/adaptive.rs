@@ -20,7 +20,7 @@ use crate::{
 /// use tower_ratelimit::{AdaptiveRate, Descriptor, Policy, Quota, RateLimiter, Rule};
 ///
 /// let adapt = AdaptiveRate::between(Quota::per_second(5), Quota::per_second(500));
-/// let limiter = RateLimiter::new(Policy::new().rule(Rule::new("upstream").adapt(adapt)))?;
+/// let limiter = RateLimiter::new(Policy::new().rule(Rule::new("upstream").adaptive_rate(adapt)))?;
 ///
 /// let found = limiter.adaptive_rates(&Descriptor::new("/v1/items").tenant("acme"));
 /// assert_eq!((found[0].rule(), found[0].rate(), found[0].rejections()), ("upstream", 5.0, 0));
@@ -103,7 +103,7 @@ impl RateLimiter {
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
     /// let adapt = AdaptiveRate::between(Quota::per_second(10), Quota::per_second(500)).start(Quota::per_second(100));
-    /// let limiter = RateLimiter::new(Policy::new().rule(Rule::new("upstream").adapt(adapt))).unwrap();
+    /// let limiter = RateLimiter::new(Policy::new().rule(Rule::new("upstream").adaptive_rate(adapt))).unwrap();
     ///
     /// let request = Descriptor::new("/v1/items");
     /// let decision = limiter.check(&request).await;
