@@ -42,7 +42,7 @@ fn describe(rule: &Map<String, Value>) -> String {
     let patterns = or(&[matched("paths"), matched("routes")].join(" "), "any path");
     let mut lines = vec![format!("{}: {methods} {patterns}", words(setting("id"), ""))];
     if !rule.contains_key("exempt") {
-        let tenant = or(&words(setting("tenant"), ""), "tenant");
+        let tenant = or(&words(setting("tenant_from"), ""), "tenant");
         let keys = match setting("per") {
             Value::Array(keys) if keys.is_empty() => "nothing: all requests share one counter".into(),
             Value::Null => format!("{tenant}, and each path and method that it names"),
@@ -52,7 +52,7 @@ fn describe(rule: &Map<String, Value>) -> String {
     }
     for (key, value) in rule {
         match (key.as_str(), value) {
-            ("id" | "match" | "per" | "tenant", _) => {}
+            ("id" | "match" | "per" | "tenant_from", _) => {}
             ("plans" | "tenants", Value::Object(entries)) => {
                 let kind = key.trim_end_matches('s');
                 lines.extend(entries.iter().map(|(name, tiers)| format!("{kind} {name}: {}", words(tiers, " and "))));
