@@ -126,18 +126,17 @@ impl Checks {
             None if setup.chosen.tenant && !setup.chosen.missing_tenant && !setup.extractor.is_ambiguous(head) => {
                 report(Mistake::NoTenant, &head.uri().path());
             }
-            Some(tenant)
-                if proxies.is_some_and(|proxies| !proxies.trust_any())
-                    && matches!(tenant.id(), TenantId::Address(_))
-                    && is_forwarded() =>
-            {
-                report(Mistake::UntrustedProxy, &"X-Forwarded-For or Forwarded");
-            }
-            Some(tenant) if matches!(tenant.id(), TenantId::Address(_)) => {
-                if let Some((address, reason)) = proxies.and_then(|proxies| proxies.suspect(head)) {
-                    report(Mistake::SuspectProxy, &format_args!("{address}: {reason}"));
+            Some(tenant) if matches!(tenant.id(), TenantId::Address(_)) => match proxies {
+                Some(proxies) if !proxies.trust_any() && is_forwarded() => {
+                    report(Mistake::UntrustedProxy, &"X-Forwarded-For or Forwarded");
                 }
-            }
+                Some(proxies) => {
+                    if let Some((address, reason)) = proxies.suspect(head) {
+                        report(Mistake::SuspectProxy, &format_args!("{address}: {reason}"));
+                    }
+                }
+                None => {}
+            },
             _ => {}
         }
         let known = self.tenants.get_or_init(|| limiter.named_tenants());

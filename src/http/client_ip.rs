@@ -60,21 +60,17 @@ enum Trust {
     Hops(usize),
 }
 
+/// The header that is read.
 #[derive(Clone, Debug)]
-enum Source {
-    XForwardedFor,
-    Forwarded,
-    Single(HeaderName),
+struct Source {
+    header: HeaderName,
+    parse: ParseEntry,
+    is_list: bool,
 }
 
 impl Source {
-    fn header(&self) -> HeaderName {
-        match self {
-            Self::XForwardedFor => X_FORWARDED_FOR,
-            Self::Forwarded => FORWARDED,
-            Self::Single(name) => name.clone(),
-        }
-    }
+    const X_FORWARDED_FOR: Self = Self { header: X_FORWARDED_FOR, parse: parse_node, is_list: true };
+    const FORWARDED: Self = Self { header: FORWARDED, parse: parse_element, is_list: true };
 }
 
 /// Whether no client outside of the operator's network has such an address.
@@ -98,7 +94,7 @@ impl TrustedProxies {
     /// An entry is neither an address nor a network.
     pub fn cidrs(networks: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, ConfigError> {
         let networks: Result<_, _> = networks.into_iter().map(|network| parse_network(network.as_ref())).collect();
-        Ok(Self { trust: Trust::Networks(networks?), source: Source::XForwardedFor })
+        Ok(Self { trust: Trust::Networks(networks?), source: Source::X_FORWARDED_FOR })
     }
 
     /// Trusts the `count` proxies nearest to this server. The socket's peer is
@@ -108,7 +104,7 @@ impl TrustedProxies {
     /// Use it only if no request can bypass them: a caller that reaches an
     /// inner proxy, or this server, chooses its own address.
     pub fn hops(count: usize) -> Self {
-        Self { trust: Trust::Hops(count), source: Source::XForwardedFor }
+        Self { trust: Trust::Hops(count), source: Source::X_FORWARDED_FOR }
     }
 
     /// Whether any proxy is trusted.
@@ -124,7 +120,7 @@ impl TrustedProxies {
     /// private address.
     pub(super) fn suspect(&self, request: &RequestHead<'_>) -> Option<(IpAddr, &'static str)> {
         let (Trust::Networks(networks), Some(peer)) = (&self.trust, peer(request)) else { return None };
-        if networks.is_empty() || !request.headers().contains_key(self.source.header()) {
+        if networks.is_empty() || !request.headers().contains_key(&self.source.header) {
             return None;
         }
         if !self.trusts(peer, 0) {
@@ -139,7 +135,7 @@ impl TrustedProxies {
 
     /// Reads `Forwarded` (RFC 7239) instead of `X-Forwarded-For`.
     pub fn forwarded(self) -> Self {
-        Self { source: Source::Forwarded, ..self }
+        Self { source: Source::FORWARDED, ..self }
     }
 
     /// Reads a header with a single address, such as `CF-Connecting-IP`,
@@ -151,7 +147,8 @@ impl TrustedProxies {
     /// If the name is not a valid header name.
     #[track_caller]
     pub fn header(self, name: impl TryInto<HeaderName>) -> Self {
-        Self { source: Source::Single(header_name("TrustedProxies::header", name)), ..self }
+        let header = header_name("TrustedProxies::header", name);
+        Self { source: Source { header, parse: parse_node, is_list: false }, ..self }
     }
 
     /// The client's address. A mapped IPv6 address becomes IPv4.
@@ -164,15 +161,12 @@ impl TrustedProxies {
         if !trusted {
             return peer;
         }
-        let (name, parse): (_, ParseEntry) = match &self.source {
-            Source::XForwardedFor => (&X_FORWARDED_FOR, parse_node),
-            Source::Forwarded => (&FORWARDED, parse_element),
-            Source::Single(name) => {
-                return request.single_header(name).and_then(parse_node).map(canonical_ip).or(peer);
-            }
-        };
+        let Source { header, parse, is_list } = &self.source;
+        if !is_list {
+            return request.single_header(header).and_then(parse).map(canonical_ip).or(peer);
+        }
         let mut client = peer;
-        for (index, entry) in nearest_first(request.headers(), name).enumerate() {
+        for (index, entry) in nearest_first(request.headers(), header).enumerate() {
             let Some(address) = parse(entry).map(canonical_ip) else { break };
             client = Some(address);
             if !self.trusts(address, index + 1) {
