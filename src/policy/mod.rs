@@ -28,6 +28,8 @@ use crate::headers::statuses;
 
 #[cfg(test)]
 pub(crate) use self::adaptive_rate::per_second;
+#[cfg(feature = "watch")]
+pub(crate) use self::validate::check_instances;
 pub use self::{
     adaptive_rate::AdaptiveRate,
     choices::{Consistency, Dimension, FailureMode, Messages},

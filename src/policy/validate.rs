@@ -37,10 +37,7 @@ const MAX_METHODS: usize = 64;
 
 /// `place` names a rule by its index, where its id cannot.
 pub(super) fn validate(policy: &Policy, place: impl Fn(usize) -> String) -> Result<(), ConfigError> {
-    if let Some(count) = policy.instances {
-        let reason = format_args!("must be from 1 to {}", Share::MAX_COUNT);
-        ensure((1..=Share::MAX_COUNT).contains(&count), "instances", count, reason)?;
-    }
+    policy.instances.map_or(Ok(()), check_instances)?;
     let (mut ids, mut size) = (HashSet::new(), Size::default());
     for (index, rule) in policy.rules.iter().enumerate() {
         if let Err(reason) = check_id(&rule.id) {
@@ -52,6 +49,11 @@ pub(super) fn validate(policy: &Policy, place: impl Fn(usize) -> String) -> Resu
             .map_err(|error| error.of_rule(&rule.id))?;
     }
     Ok(())
+}
+
+pub(crate) fn check_instances(count: u64) -> Result<(), ConfigError> {
+    let reason = format_args!("must be from 1 to {}", Share::MAX_COUNT);
+    ensure((1..=Share::MAX_COUNT).contains(&count), "instances", count, reason)
 }
 
 /// The most tiers of all rules together: for instance, of half a million tenants.

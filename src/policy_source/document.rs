@@ -5,7 +5,10 @@
 
 use std::sync::Arc;
 
-use crate::{backend::Share, error::ConfigError, policy::Policy};
+use crate::{
+    error::ConfigError,
+    policy::{Policy, check_instances},
+};
 
 /// The default of every source's `max_bytes`.
 pub(super) const DEFAULT_MAX_BYTES: usize = 1 << 20;
@@ -78,12 +81,7 @@ impl Document {
             Content::Invalid(reason) => return Err(ConfigError::new("", format!("the policy {reason}"))),
         };
         let instances = self.instances.or(policy.instances);
-        if let Some(count) = instances {
-            Share::new(0, count).map_err(|_| {
-                let reason = format!("must be from 1 to {}", Share::MAX_COUNT);
-                ConfigError::new("instances", reason).with_value(count)
-            })?;
-        }
+        instances.map_or(Ok(()), check_instances)?;
         Ok((policy, instances))
     }
 }
