@@ -61,9 +61,7 @@ pub(super) fn conclude(
                 _ => None,
             };
             let Some(reservation) = reservation else {
-                let (kind, retry_after) = rejection(attempt, charges, answer);
-                decision.reject(kind, attempt.now, retry_after);
-                name_excess(charges, kind, decision);
+                reject(attempt, charges, answer, decision);
                 attempt.record(rules(charges), RequestResult::Rejected, decision);
                 return Step::Done(None);
             };
@@ -96,13 +94,13 @@ fn answer_peek(attempt: &Attempt<'_>, charges: &[Charge<'_>], answer: OutcomeKin
         OutcomeKind::Admitted { wait } => OutcomeKind::Rejected { retry_after: Some(wait) },
         answer => answer,
     };
-    let (kind, retry_after) = rejection(attempt, charges, answer);
-    decision.reject(kind, attempt.now, retry_after);
-    name_excess(charges, kind, decision);
+    reject(attempt, charges, answer, decision);
 }
 
-/// Says by how much a request can never fit.
-fn name_excess(charges: &[Charge<'_>], kind: RateLimitedKind, decision: &mut Decision) {
+/// Says why these charges are rejected, when to retry, and by how much a request can never fit.
+fn reject(attempt: &Attempt<'_>, charges: &[Charge<'_>], answer: OutcomeKind, decision: &mut Decision) {
+    let (kind, retry_after) = rejection(attempt, charges, answer);
+    decision.reject(kind, attempt.now, retry_after);
     if kind == RateLimitedKind::NeverFits {
         let mut costs = charges.iter().flat_map(|charge| charge.tiers().iter().map(|tier| (charge.cost, tier)));
         if let Some((cost, tier)) = costs.find(|(cost, tier)| *cost > tier.quota().capacity()) {

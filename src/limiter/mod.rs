@@ -33,6 +33,8 @@ mod tests;
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::future::ready;
+
 pub(crate) use self::{
     admission::Admission,
     decide::CallerNeeds,
@@ -54,7 +56,6 @@ use crate::{
     error::{BackendError, ConfigError},
     policy::{CompiledPolicy, Policy, Resolved},
 };
-use futures_util::future::ready;
 
 impl RateLimiter {
     /// A limiter in this process, on the system's clock.

@@ -14,6 +14,8 @@ use std::{
 };
 
 use super::stats::Counters;
+#[cfg(feature = "tracing")]
+use crate::decision::RateLimitedKind;
 #[cfg(feature = "metrics")]
 use crate::error::BackendErrorKind;
 use crate::{
@@ -23,8 +25,6 @@ use crate::{
     policy::{CompiledRule, Policy},
     time::Timestamp,
 };
-#[cfg(feature = "tracing")]
-use crate::{decision::RateLimitedKind, policy::FailureMode};
 
 /// Whether [`record`] reads the decision.
 pub(super) const LOOKS: bool = cfg!(any(feature = "tracing", feature = "metrics"));
@@ -240,11 +240,7 @@ impl BackendMetrics {
         #[cfg(feature = "tracing")]
         for rule in rules {
             if let Some(suppressed) = rule.reports.failures.allow(now) {
-                let fails = match rule.failure_mode(error.kind()) {
-                    FailureMode::Open => "open",
-                    FailureMode::Closed => "closed",
-                    FailureMode::Local => "local",
-                };
+                let fails = rule.failure_mode(error.kind()).as_str();
                 let kind = error.kind().as_str();
                 let error = std::error::Error::source(error).map(tracing::field::display);
                 tracing::error!(rule = &**rule.id, fails, kind, error, suppressed, "the rate limit backend failed");

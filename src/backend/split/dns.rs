@@ -134,6 +134,7 @@ impl fmt::Debug for Dns {
 /// The system's resolver, called on a thread of Tokio's.
 #[derive(Clone, Copy, Debug, Default)]
 struct System;
+
 impl Resolve for System {
     fn resolve<'a>(&'a self, name: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
         Box::pin(async move {
