@@ -68,6 +68,15 @@ async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     }
 }
 
+/// The policy of this limit. Whether it also has a number of instances is seen by the share.
+fn expected(limiter: &RateLimiter, limit: u64) -> Policy {
+    let expected = policy(limit);
+    match limiter.policy().instance_count() {
+        Some(count) => expected.instances(count),
+        None => expected,
+    }
+}
+
 /// A limiter that watches a source.
 struct Watched {
     limiter: RateLimiter,
@@ -90,9 +99,9 @@ impl Watched {
 
     /// Waits until this limit is in force and the status has no error.
     async fn follows(&mut self, limit: u64) {
-        let (limiter, policy) = (self.limiter.clone(), policy(limit));
+        let limiter = self.limiter.clone();
         let what = format!("a limit of {limit}");
-        self.wait_for(&what, |status| status.is_current() && limiter.policy().rules() == policy.rules()).await;
+        self.wait_for(&what, |status| status.is_current() && *limiter.policy() == expected(&limiter, limit)).await;
     }
 
     /// [`follows`](Self::follows) within a second.
@@ -106,7 +115,7 @@ impl Watched {
     async fn keeps(&mut self, limit: u64, reason: &str) {
         let has_error = |status: &WatchStatus| status.error.as_deref().is_some_and(|error| error.contains(reason));
         self.wait_for(&format!("the error: {reason}"), has_error).await;
-        assert_eq!(self.limiter.policy().rules(), policy(limit).rules(), "the last good policy, while {reason}");
+        assert_eq!(*self.limiter.policy(), expected(&self.limiter, limit), "the last good policy, while {reason}");
     }
 
     /// Waits for this many rejections, and checks that the last good limit is in
@@ -115,6 +124,6 @@ impl Watched {
         let what = format!("{rejected} rejections");
         let status = self.wait_for(&what, |status| status.rejected >= rejected && status.error.is_some()).await;
         assert_eq!(status.rejected, rejected);
-        assert_eq!(self.limiter.policy().rules(), policy(limit).rules());
+        assert_eq!(*self.limiter.policy(), expected(&self.limiter, limit));
     }
 }

@@ -1,13 +1,12 @@
 //! Promises of a backend in this process.
 
 use std::{
-    pin::pin,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    task::{Context, Poll, Waker},
     thread,
     time::Duration,
 };
 
+use futures_util::FutureExt;
 use tokio::{runtime::Builder, task::JoinSet, time::timeout};
 use tower_ratelimit::{
     Algorithm, Descriptor, Permit, Policy, Quota, RateLimiter, Rule,
@@ -37,10 +36,7 @@ pub(crate) fn in_virtual_time<R: Send + 'static, F: Future<Output = R>>(run: imp
 
 /// The result of a future that has nothing to wait for.
 fn on_this_thread<R>(future: impl Future<Output = R>) -> R {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(result) => result,
-        Poll::Pending => panic!("it waits"),
-    }
+    future.now_or_never().expect("it waits")
 }
 
 /// Many callers join on several threads and give up within moments.

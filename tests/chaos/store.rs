@@ -189,7 +189,7 @@ pub(crate) async fn in_flight(mut random: Random) -> Figure {
     Figure { figure: left as f64, bound: 0.0 }
 }
 
-/// A number that the server tells of itself, as in `INFO memory`.
+/// A number of the server's `INFO`, as of its section `memory`.
 async fn info(server: &Server, section: &str, name: &str) -> u64 {
     let info: String = server.run("INFO", [section]).await;
     let number = |line: &str| line.strip_prefix(name)?.split(',').next()?.trim().parse().ok();
