@@ -16,7 +16,7 @@ use crate::names::names;
 /// |---|---|
 /// | `TokenBucket` | at most B + L·t/W in any time t |
 /// | `LeakyBucket` | departures at least W/L apart; at most B queued |
-/// | `FixedWindow` | at most L in each window aligned to the wall clock; so up to 2L in some W |
+/// | `FixedWindow` | at most L in each window aligned to the wall clock, or each calendar month; so up to 2L in some W |
 /// | `AnchoredWindow` | at most L in a window that the first request opens |
 /// | `SlidingWindow` | at most L, with the previous window weighted by how much of it is still covered |
 /// | `SlidingLog` | at most L in any W, exactly |
@@ -34,7 +34,9 @@ pub enum Algorithm {
     /// departure time, or is rejected if it may not wait.
     LeakyBucket,
     /// One count per window. Windows are multiples of W since the Unix epoch,
-    /// so all instances open and close them together.
+    /// so all instances open and close them together. Those of whole weeks begin on a
+    /// Monday, [`Quota::offset`] moves the start, and [`Quota::per_month`] counts by
+    /// calendar months. All in UTC.
     FixedWindow,
     /// One count per window. A window starts with the first request after the
     /// previous one has ended.
@@ -101,14 +103,20 @@ names!(Algorithm, "algorithm", {
 #[must_use]
 pub struct Quota {
     limit: u64,
-    /// Meaningful only if `has_burst`. Separate fields in this order keep a
-    /// quota in half a cache line.
-    burst: u64,
+    /// The burst if `has_burst`, the offset in nanoseconds if `has_offset`. No algorithm
+    /// has both. Separate fields in this order keep a quota in half a cache line.
+    extra: u64,
     window_secs: u64,
     window_nanos: u32,
     has_burst: bool,
+    has_offset: bool,
+    /// The window is the calendar month. Its length is then that of the longest one.
+    is_month: bool,
     algorithm: Algorithm,
 }
+
+/// 31 days.
+pub(crate) const LONGEST_MONTH: Duration = Duration::from_secs(31 * 24 * 60 * 60);
 
 impl Quota {
     /// The largest limit of a [`Algorithm::SlidingLog`]. Its memory is 16 bytes
@@ -121,10 +129,12 @@ impl Quota {
     pub const fn new(limit: u64, window: Duration) -> Self {
         Self {
             limit,
-            burst: 0,
+            extra: 0,
             window_secs: window.as_secs(),
             window_nanos: window.subsec_nanos(),
             has_burst: false,
+            has_offset: false,
+            is_month: false,
             algorithm: Algorithm::TokenBucket,
         }
     }
@@ -147,6 +157,24 @@ impl Quota {
     /// `limit` units a day of 24 hours.
     pub const fn per_day(limit: u64) -> Self {
         Self::new(limit, Duration::from_secs(24 * 60 * 60))
+    }
+
+    /// `limit` units in each calendar month of UTC, as a fixed window: it begins on the
+    /// first day of a month at 00:00, and `Retry-After` and the reset are at its real end.
+    ///
+    /// Setting another algorithm, a burst or an offset is an error when the policy is
+    /// built. [`window`](Self::window) is that of the longest month.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Algorithm, Quota};
+    ///
+    /// let plan = Quota::per_month(100_000);
+    /// assert!(plan.is_month());
+    /// assert_eq!(plan.counted_by(), Algorithm::FixedWindow);
+    /// ```
+    pub const fn per_month(limit: u64) -> Self {
+        let longest = Self::new(limit, LONGEST_MONTH).algorithm(Algorithm::FixedWindow);
+        Self { is_month: true, ..longest }
     }
 
     /// A concurrency limit: at most `limit` units in flight at once, without a
@@ -190,8 +218,30 @@ impl Quota {
     /// bucket). Default: the limit. Setting it for another algorithm is an error
     /// when the policy is built.
     pub const fn burst(mut self, burst: u64) -> Self {
-        self.burst = burst;
+        self.extra = burst;
         self.has_burst = true;
+        self
+    }
+
+    /// How much later fixed windows begin than without an offset, for the midnight of a
+    /// time zone: days of `offset(9h)` begin at 09:00 UTC, and weeks at 09:00 UTC on
+    /// Monday. It must be shorter than the window. East of UTC, midnight comes earlier:
+    /// for UTC+9 the offset of a day is 15 hours. Daylight saving time does not move it.
+    ///
+    /// Setting it for another algorithm or for a calendar month is an error when the
+    /// policy is built. A reload with another offset starts a new counter.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{Algorithm, Quota};
+    ///
+    /// // Days of New York in winter, UTC-5.
+    /// let daily = Quota::per_day(1_000).algorithm(Algorithm::FixedWindow).offset(Duration::from_secs(5 * 3_600));
+    /// assert_eq!(daily.explicit_offset(), Some(Duration::from_secs(5 * 3_600)));
+    /// ```
+    pub const fn offset(mut self, offset: Duration) -> Self {
+        self.extra = offset.as_secs().saturating_mul(1_000_000_000).saturating_add(offset.subsec_nanos() as u64);
+        self.has_offset = true;
         self
     }
 
@@ -207,7 +257,8 @@ impl Quota {
         self.limit
     }
 
-    /// The window's length; zero if there is none.
+    /// The window's length; zero if there is none. Of a [calendar month](Self::is_month),
+    /// the length of the longest, 31 days.
     #[must_use]
     pub const fn window(&self) -> Duration {
         Duration::new(self.window_secs, self.window_nanos)
@@ -216,13 +267,42 @@ impl Quota {
     /// The burst: the limit unless one was set.
     #[must_use]
     pub const fn burst_size(&self) -> u64 {
-        if self.has_burst { self.burst } else { self.limit }
+        if self.has_burst { self.extra } else { self.limit }
     }
 
     /// The burst, if one was set.
     #[must_use]
     pub const fn explicit_burst(&self) -> Option<u64> {
-        if self.has_burst { Some(self.burst) } else { None }
+        if self.has_burst { Some(self.extra) } else { None }
+    }
+
+    /// The offset of fixed windows, if one was set.
+    #[must_use]
+    pub const fn explicit_offset(&self) -> Option<Duration> {
+        if self.has_offset { Some(Duration::from_nanos(self.extra)) } else { None }
+    }
+
+    /// Whether its window is the calendar month.
+    #[must_use]
+    pub const fn is_month(&self) -> bool {
+        self.is_month
+    }
+
+    /// How long after the Unix epoch, in nanoseconds, a fixed window begins: less than
+    /// its length.
+    pub(crate) fn phase(&self) -> u64 {
+        const DAY: u128 = 24 * 60 * 60 * 1_000_000_000;
+        let window = self.window().as_nanos().max(1);
+        // The epoch was a Thursday, and weeks begin on a Monday.
+        let monday = if window.is_multiple_of(7 * DAY) { 4 * DAY } else { 0 };
+        let offset = self.explicit_offset().unwrap_or_default().as_nanos();
+        u64::try_from((monday + offset) % window).unwrap_or(u64::MAX)
+    }
+
+    /// What its counter differs by from those of a rule's other quotas. Those that are
+    /// equal in it are told apart by their order.
+    pub(crate) fn counter(&self) -> CounterKind {
+        (self.algorithm, self.window(), self.is_month, self.explicit_offset().unwrap_or_default())
     }
 
     /// How the quota is counted.
@@ -235,7 +315,9 @@ impl Quota {
     /// rounded down, but to at least 1 unless they were 0.
     pub(crate) fn scaled(mut self, share: f64) -> Self {
         self.limit = part(self.limit, share);
-        self.burst = part(self.burst, share);
+        if self.has_burst {
+            self.extra = part(self.extra, share);
+        }
         self
     }
 
@@ -248,6 +330,9 @@ impl Quota {
         }
     }
 }
+
+/// See [`Quota::counter`].
+pub(crate) type CounterKind = (Algorithm, Duration, bool, Duration);
 
 /// The part of `units`, rounded down. 0.29 of 100 is 29, although the product of
 /// the binary fractions is slightly less.

@@ -100,6 +100,15 @@ async fn several_tiers_are_a_backend_failure() {
 }
 
 #[tokio::test]
+async fn a_calendar_month_is_a_backend_failure() {
+    let existing = DefaultKeyedRateLimiter::<String>::keyed(per_second(1));
+    let rule = Rule::new("plan").tier(Quota::per_month(9)).on_backend_failure(FailureMode::Closed);
+    let limiter = limiter(Policy::new().rule(rule), Governor::by_tenant(existing));
+    assert!(!ask(&limiter, "acme", 1).await.is_allowed());
+    assert_eq!(limiter.stats().failed_closed, 1);
+}
+
+#[tokio::test]
 async fn a_rule_that_fails_to_a_local_limiter_is_decided_there() {
     let existing = DefaultKeyedRateLimiter::<String>::keyed(per_second(1));
     let rule = Rule::new("two").tier(Quota::per_hour(2)).tier(Quota::per_day(9)).on_backend_failure(FailureMode::Local);

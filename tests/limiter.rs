@@ -4,6 +4,8 @@
 
 #[path = "limiter/any_window.rs"]
 mod any_window;
+#[path = "limiter/calendar.rs"]
+mod calendar;
 #[path = "limiter/keys.rs"]
 mod keys;
 #[path = "limiter/matching.rs"]

@@ -99,6 +99,8 @@ fn full() -> Policy {
     let paced = Rule::new("paced")
         .tier(Quota::per_second(9).algorithm(Algorithm::AnchoredWindow))
         .tier(Quota::per_second(5))
+        .tier(Quota::per_month(5))
+        .tier(Quota::per_day(5).algorithm(Algorithm::FixedWindow).offset(Duration::from_secs(55_800)))
         .tenant("slow", [Quota::concurrent(1)])
         .max_wait(Duration::from_secs(1))
         .smooth(true);
@@ -429,4 +431,16 @@ fn a_policy_says_how_many_instances_share_its_limits() {
     assert_eq!((policy.instance_count(), &policy), (Some(3), &Policy::new().instances(3)));
     let error = Policy::from_yaml("{ rules: [], instances: 0 }").unwrap_err();
     assert_eq!(error.to_string(), "instances: `0`: must be from 1 to 1048576");
+}
+
+#[test]
+fn calendar_windows_have_one_form() {
+    let tiers = "{ limit: 1000, window: month }, { limit: 7, window: 1w, algorithm: fixed-window, offset: 9h }";
+    let read = Policy::from_yaml(&format!("rules: [{{ id: plan, tiers: [{tiers}] }}]")).unwrap();
+    let week = Quota::new(7, Duration::from_secs(7 * 86_400)).algorithm(Algorithm::FixedWindow);
+    let week = week.offset(Duration::from_secs(9 * 3_600));
+    assert_eq!(read, Policy::new().rule(Rule::new("plan").tier(Quota::per_month(1_000)).tier(week)));
+    let written = serde_json::to_string(&read).unwrap();
+    assert!(written.contains(r#""window":"month""#), "{written}");
+    assert_eq!(serde_json::from_str::<Policy>(&written).unwrap(), read);
 }

@@ -53,6 +53,8 @@ mod load;
 mod log;
 #[path = "redis/memory.rs"]
 mod memory;
+#[path = "redis/months.rs"]
+mod months;
 #[path = "redis/nested.rs"]
 mod nested;
 #[path = "redis/permissions.rs"]

@@ -1,4 +1,4 @@
-//! Fixed windows on the wall clock, and anchored ones.
+//! Fixed windows on the wall clock, calendar months among them, and anchored ones.
 //!
 //! At most L units in each window; across a border, up to 2L in some W. The
 //! invariant: while a later window has a reservation or a debt, all windows
@@ -6,12 +6,11 @@
 
 use super::{
     state_machine::{Claim, CompactState, QuotaStatus, StateMachine},
-    window::{OpenWindow, Reopened, WindowLimit, whole_windows},
+    window::{OpenWindow, Reopened, WindowLimit},
 };
 
-/// Windows are multiples of W since the Unix epoch, or (anchored) start with
-/// the first request after the last one has ended. The words are: the window's
-/// end, the units counted in it.
+/// Windows are those of the calendar, or (anchored) start with the first request after
+/// the last one has ended. The words are: the window's end, the units counted in it.
 #[derive(Clone, Debug)]
 pub(crate) struct FixedWindow {
     pub(super) limits: WindowLimit,
@@ -23,13 +22,18 @@ pub(crate) struct FixedWindow {
 impl FixedWindow {
     /// The end of the window that is open at `at`, or opens then.
     fn end(&self, at: u64) -> u64 {
-        let start = if self.is_aligned { at - at % self.limits.window } else { at };
-        start.saturating_add(self.limits.window)
+        let calendar = self.limits.calendar;
+        if self.is_aligned { calendar.end(at) } else { at.saturating_add(calendar.longest()) }
+    }
+
+    /// The start of the window that ends at `end`.
+    fn start(&self, end: u64) -> u64 {
+        self.limits.calendar.earlier(end, 1)
     }
 
     fn open_window(&self, state: &CompactState, at: u64) -> OpenWindow {
         let [end, count] = if at >= state[0] { [self.end(at), 0] } else { *state };
-        OpenWindow { start: end.saturating_sub(self.limits.window), end, count }
+        OpenWindow { start: self.start(end), end, count }
     }
 }
 
@@ -44,7 +48,7 @@ impl StateMachine for FixedWindow {
         let at = if now >= end {
             self.limits.first_with(now, cost)?
         } else if count.checked_add(cost).is_some_and(|sum| sum <= self.limits.until(end)) {
-            end.saturating_sub(self.limits.window).max(now)
+            self.start(end).max(now)
         } else {
             self.limits.first_with(end, cost)?
         };
@@ -82,9 +86,9 @@ impl StateMachine for FixedWindow {
                 claim.detail = own.saturating_add(units);
             }
             Some((windows, last)) => {
-                let end = windows.checked_mul(self.limits.window).and_then(|length| end.checked_add(length));
+                let end = self.limits.calendar.later(end, windows);
                 // At the end of time the window is full, and no other follows.
-                *state = end.map_or([u64::MAX, self.limits.most], |end| [end, last]);
+                *state = [end, if end == u64::MAX { self.limits.most } else { last }];
                 claim.detail = last;
             }
         }
@@ -106,28 +110,29 @@ impl StateMachine for FixedWindow {
         let own = units.min(claim.detail).min(count);
         *state = [end, count - own];
         claim.detail -= own;
-        let open = (end - 1).saturating_sub(now) / self.limits.window;
+        let open = self.limits.calendar.begin_after(now, end);
         if count == own
             && let Some(reopened) = Reopened::find(&self.limits, units - own, claim.units - own, open, true)
         {
-            let end = end - reopened.windows * self.limits.window;
+            let end = self.limits.calendar.earlier(end, reopened.windows);
             *state = [end, reopened.count(self.limits.until(end))];
             claim.detail = reopened.own;
         }
         // The first request that stays opens an anchored window.
-        if !self.is_aligned && state[1] == 0 && state[0].saturating_sub(self.limits.window) <= now {
+        if !self.is_aligned && state[1] == 0 && self.start(state[0]) <= now {
             state[0] = state[0].min(now);
         }
         claim.until = state[0];
     }
 
     fn move_back(&self, state: &mut CompactState, _now: u64, latest: u64) {
-        let by = state[0].saturating_sub(latest);
-        state[0] -= if self.is_aligned { whole_windows(by, self.limits.window) } else { by };
+        let calendar = self.limits.calendar;
+        let latest = if self.is_aligned { calendar.start(calendar.number(latest)) } else { latest };
+        state[0] = state[0].min(latest);
     }
 
     fn span(&self) -> u64 {
-        self.limits.window
+        self.limits.calendar.longest()
     }
 
     fn status_of(&self, state: &CompactState, now: u64) -> QuotaStatus {
@@ -137,7 +142,7 @@ impl StateMachine for FixedWindow {
             return QuotaStatus { remaining: self.limits.until(self.end(now)), reset };
         }
         // Nothing is left before a later window that is reserved.
-        let is_open = now >= end.saturating_sub(self.limits.window);
+        let is_open = now >= self.start(end);
         QuotaStatus {
             remaining: if is_open { self.limits.until(end).saturating_sub(count) } else { 0 },
             reset: end - now,

@@ -6,6 +6,7 @@
 //! stay.
 
 use super::{
+    calendar::Calendar,
     fixed_window::FixedWindow,
     gcra::{BucketQuota, Gcra},
     in_flight::InFlight,
@@ -71,12 +72,12 @@ impl Machine {
                 (machine, u64::MAX)
             }
             Algorithm::FixedWindow => {
-                let limits = WindowLimit::aligned(limit, window, history);
+                let limits = WindowLimit::aligned(limit, Calendar::of(quota), history);
                 (Self::FixedWindow(FixedWindow { limits, is_aligned: true, is_smooth }), u64::MAX)
             }
             Algorithm::AnchoredWindow => {
                 let (limit, until) = constant(1);
-                let limits = WindowLimit::same(limit, window);
+                let limits = WindowLimit::same(limit, Calendar::even(window));
                 (Self::FixedWindow(FixedWindow { limits, is_aligned: false, is_smooth }), until)
             }
             // Aligned, but the previous window's count weighs on this one, in

@@ -28,6 +28,7 @@
 //! Of a debt, what exceeds the bound is forgiven.
 
 mod bucket_state;
+mod calendar;
 mod fixed_window;
 mod gcra;
 mod in_flight;

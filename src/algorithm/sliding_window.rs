@@ -5,8 +5,9 @@
 //! L units, so weighted, at any time.
 
 use super::{
+    calendar::Calendar,
     state_machine::{Claim, QuotaStatus, StateMachine, WideState},
-    window::{OpenWindow, Reopened, WindowLimit, whole_windows},
+    window::{OpenWindow, Reopened, WindowLimit},
 };
 
 /// Windows are aligned to the wall clock. The words are: idle at (two windows
@@ -15,6 +16,7 @@ use super::{
 #[derive(Clone, Debug)]
 pub(crate) struct SlidingWindow {
     limits: WindowLimit,
+    window: u64,
     /// Departures are spread evenly.
     pub(super) is_smooth: bool,
 }
@@ -32,7 +34,8 @@ fn counts_before(claim: &Claim) -> Option<(u64, u64)> {
 impl SlidingWindow {
     pub(super) fn new(limit: u64, window: u64, is_smooth: bool) -> Self {
         // Two windows must fit before the end of time.
-        Self { limits: WindowLimit::same(limit, window.min(u64::MAX / 4)), is_smooth }
+        let window = window.min(u64::MAX / 4);
+        Self { limits: WindowLimit::same(limit, Calendar::even(window)), window, is_smooth }
     }
 
     fn limit(&self) -> u64 {
@@ -40,7 +43,7 @@ impl SlidingWindow {
     }
 
     fn window(&self) -> u64 {
-        self.limits.window
+        self.window
     }
 
     fn start(&self, state: &WideState) -> u64 {
@@ -213,7 +216,7 @@ impl StateMachine for SlidingWindow {
     }
 
     fn move_back(&self, state: &mut WideState, _now: u64, latest: u64) {
-        state[0] -= whole_windows(state[0].saturating_sub(latest), self.window());
+        state[0] = state[0].min(latest - latest % self.window());
     }
 
     fn span(&self) -> u64 {

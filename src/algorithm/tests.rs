@@ -8,6 +8,7 @@ mod wide_buckets;
 
 use super::{
     bucket_state::BucketState,
+    calendar::Calendar,
     fixed_window::FixedWindow,
     gcra::{BucketQuota, Gcra},
     share::{Share, ShareHistory},
@@ -42,7 +43,7 @@ fn leaky_bucket(limit: u64, burst: u64) -> Bucket {
 }
 
 fn windows(limit: u64, is_aligned: bool) -> FixedWindow {
-    FixedWindow { limits: WindowLimit::same(limit, SECOND), is_aligned, is_smooth: false }
+    FixedWindow { limits: WindowLimit::same(limit, Calendar::even(SECOND)), is_aligned, is_smooth: false }
 }
 
 /// Reserves one unit and returns its departure time.

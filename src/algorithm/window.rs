@@ -6,6 +6,7 @@
 //! debt fills every window between its first and its last.
 
 use super::{
+    calendar::Calendar,
     share::{Share, ShareHistory},
     state_machine::Claim,
 };
@@ -18,7 +19,7 @@ use super::{
 #[derive(Clone, Debug)]
 pub(super) struct WindowLimit {
     pub(super) limit: u64,
-    pub(super) window: u64,
+    pub(super) calendar: Calendar,
     share: Share,
     /// What every window has of the share, and what none exceeds.
     pub(super) least: u64,
@@ -31,25 +32,25 @@ pub(super) struct WindowLimit {
 
 impl WindowLimit {
     /// The same limit in all windows.
-    pub(super) fn same(limit: u64, window: u64) -> Self {
+    pub(super) fn same(limit: u64, calendar: Calendar) -> Self {
         let (share, before) = (Share::whole(), Box::default());
-        Self { limit, window, share, least: limit, most: limit, changed: 0, before }
+        Self { limit, calendar, share, least: limit, most: limit, changed: 0, before }
     }
 
     /// The limits of windows that are aligned to the wall clock.
-    pub(super) fn aligned(limit: u64, window: u64, history: &ShareHistory) -> Self {
+    pub(super) fn aligned(limit: u64, calendar: Calendar, history: &ShareHistory) -> Self {
         let (current, past) = (history.current(), history.past());
-        let start = current.since - current.since % window;
+        let start = calendar.start(calendar.number(current.since));
         let at_start = past.iter().rposition(|period| period.since < start);
         let before = at_start.map_or(past, |index| &past[index..=index]);
         let (least, most) = current.share.range(limit);
         Self {
             limit,
-            window,
+            calendar,
             share: current.share.clone(),
             least,
             most,
-            changed: if past.is_empty() { 0 } else { start.saturating_add(window) },
+            changed: if past.is_empty() { 0 } else { calendar.end(current.since) },
             before: before.iter().map(|period| period.share.clone()).collect(),
         }
     }
@@ -59,7 +60,7 @@ impl WindowLimit {
         if self.least == self.most && end > self.changed {
             return self.least;
         }
-        let number = end.saturating_sub(self.window) / self.window;
+        let number = self.calendar.number(end.saturating_sub(1));
         let before = self.before.iter().filter(|_| end <= self.changed);
         before.chain([&self.share]).map(|share| share.in_window(self.limit, number)).min().unwrap_or(0)
     }
@@ -69,8 +70,7 @@ impl WindowLimit {
     pub(super) fn first_with(&self, from: u64, cost: u64) -> Option<u64> {
         let mut from = from;
         if from < self.changed {
-            let start = from - from % self.window;
-            if self.until(start.saturating_add(self.window)) >= cost {
+            if self.until(self.calendar.end(from)) >= cost {
                 return Some(from);
             }
             from = self.changed;
@@ -78,9 +78,9 @@ impl WindowLimit {
         if cost <= self.least {
             return Some(from);
         }
-        let number = from / self.window;
+        let number = self.calendar.number(from);
         let first = self.share.first_with(self.limit, number, cost)?;
-        if first == number { Some(from) } else { first.checked_mul(self.window) }
+        Some(self.calendar.start(first).max(from))
     }
 
     /// How many windows after the one at `start` a debt fills that finds `free`
@@ -91,7 +91,7 @@ impl WindowLimit {
     pub(super) fn carry(&self, start: u64, units: u64, free: u64) -> Option<(u64, u64)> {
         let excess = units.checked_sub(free).filter(|excess| *excess > 0)?;
         if self.least == 0 && self.most > 0 {
-            let number = start / self.window;
+            let number = self.calendar.number(start);
             let last = self.share.last_of(self.limit, number, excess);
             // At the end of time, there is no last one.
             return Some(last.map_or((u64::MAX, 1), |(last, units)| (last - number, units)));
@@ -126,11 +126,6 @@ impl OpenWindow {
         let due = u64::try_from(passed).ok().and_then(|passed| self.start.checked_add(passed));
         due.unwrap_or(u64::MAX).max(at)
     }
-}
-
-/// The length of the whole windows that contain `length`.
-pub(super) fn whole_windows(length: u64, window: u64) -> u64 {
-    length.div_ceil(window).saturating_mul(window)
 }
 
 impl Claim {

@@ -21,9 +21,9 @@ use crate::{
 /// Decides by an existing keyed [`governor::RateLimiter`].
 ///
 /// That limiter's quota and clock apply. The policy's quota only names the tier
-/// and fills the headers. A request with several tiers or rules fails with an
-/// error of the kind `Unsupported`, and the rules' failure modes decide it. A
-/// charge cannot be refunded, and no request waits for a slot.
+/// and fills the headers. A request with several tiers or rules, or by calendar
+/// months, fails with an error of the kind `Unsupported`, and the rules' failure
+/// modes decide it. A charge cannot be refunded, and no request waits for a slot.
 /// [`peek`](crate::RateLimiter::peek) and [`reset`](crate::RateLimiter::reset)
 /// are `Unsupported` too. With governor's
 /// `StateInformationMiddleware`, responses to admitted requests carry headers.
@@ -140,8 +140,11 @@ where
 {
     fn decide(&self, request: &Request<'_>) -> Decide {
         Decide::Now(match request.charges {
-            [charge] if charge.tiers().len() == 1 => Ok(self.decide_one(charge)),
-            _ => Err(BackendError::new(BackendErrorKind::Unsupported, "governor decides one tier of one rule")),
+            [charge] if matches!(charge.tiers(), [tier] if !tier.quota().is_month()) => Ok(self.decide_one(charge)),
+            _ => {
+                let reason = "governor decides one tier of one rule, and no calendar months";
+                Err(BackendError::new(BackendErrorKind::Unsupported, reason))
+            }
         })
     }
 

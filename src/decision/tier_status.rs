@@ -55,6 +55,7 @@ impl TierStatus {
     fn window_name(&self) -> String {
         match self.quota.counted_by() {
             Algorithm::Concurrency => "concurrent".into(),
+            _ if self.quota.is_month() => "month".into(),
             _ => in_one_unit(nanos(self.quota.window())).unwrap_or_else(|| "0ns".into()),
         }
     }
@@ -65,7 +66,7 @@ impl TierStatus {
         self.quota.limit()
     }
 
-    /// The window's length; zero for a concurrency limit.
+    /// The window's length; zero for a concurrency limit, 31 days for a calendar month.
     #[must_use]
     pub fn window(&self) -> Duration {
         self.quota.window()

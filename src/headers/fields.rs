@@ -139,7 +139,8 @@ fn put_policy(out: &mut BytesMut, tiers: &[TierStatus]) {
         let window = tier.window();
         put_item(out, index, tier);
         put_parameter(out, ";q=", tier.limit());
-        if window.as_secs() > 0 && window.subsec_nanos() == 0 {
+        // Calendar months have no one length.
+        if window.as_secs() > 0 && window.subsec_nanos() == 0 && !tier.quota.is_month() {
             put_parameter(out, ";w=", window.as_secs());
         }
         if tier.quota.counted_by() == Algorithm::Concurrency {

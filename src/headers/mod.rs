@@ -18,7 +18,7 @@
 //!    a handler or an inner layer did.
 //! 4. A tier is named `RULE`, or `RULE-WINDOW` if its rule has several tiers.
 //!    Rule ids are printable ASCII, so names need no encoding. A window
-//!    that is not a whole number of seconds is left out. A concurrency limit
+//!    that is not a whole number of seconds is left out, and so is a calendar month. A concurrency limit
 //!    has no window and no `t`. A limit of 0 has no `t` and no reset.
 //! 5. The limit of the x-ratelimit fields is what `remaining` counts down from: the burst,
 //!    where there is one. `RateLimit-Policy` has the quota.

@@ -174,6 +174,9 @@ fn check_rate(quota: &Quota) -> Result<(), ConfigError> {
     const MEANINGLESS: &str = "has no meaning for an adaptive rate";
     let algorithm = quota.counted_by();
     ensure(algorithm == Algorithm::TokenBucket, "algorithm", algorithm, MEANINGLESS)?;
+    ensure(!quota.is_month(), "window", "month", MEANINGLESS)?;
+    let offset = quota.explicit_offset();
+    ensure(offset.is_none(), "offset", format!("{:?}", offset.unwrap_or_default()), MEANINGLESS)?;
     let burst = quota.explicit_burst();
     ensure(burst.is_none(), "burst", burst.unwrap_or_default(), MEANINGLESS)?;
     ensure(!quota.window().is_zero(), "window", "0s", "must be longer than zero")?;

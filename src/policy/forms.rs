@@ -22,6 +22,9 @@ use crate::{quota::Quota, time::in_one_unit};
 /// What every duration looks like, for the schema.
 pub(super) const DURATION: &str = "[0-9] *[a-zµ]";
 
+/// What the window of a tier looks like, for the schema.
+pub(super) const WINDOW: &str = "^month$|[0-9] *[a-zµ]";
+
 pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
@@ -88,27 +91,35 @@ pub(super) mod duration {
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-        deserializer.deserialize_any(DurationVisitor).map(Some)
+        deserialize_by(deserializer, parse).map(Some)
     }
 
-    struct DurationVisitor;
+    /// For a value that is a duration, or another text that `parse` reads.
+    pub(crate) fn deserialize_by<'de, T, D: Deserializer<'de>>(
+        deserializer: D,
+        parse: fn(&str) -> Result<T, String>,
+    ) -> Result<T, D::Error> {
+        deserializer.deserialize_any(DurationVisitor(parse))
+    }
 
-    impl Visitor<'_> for DurationVisitor {
-        type Value = Duration;
+    struct DurationVisitor<T>(fn(&str) -> Result<T, String>);
+
+    impl<T> Visitor<'_> for DurationVisitor<T> {
+        type Value = T;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("a duration such as `250ms`, `1s`, `10m` or `1d`")
         }
 
-        fn visit_str<E: Error>(self, text: &str) -> Result<Duration, E> {
-            parse(text).map_err(E::custom)
+        fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+            self.0(text).map_err(E::custom)
         }
 
-        fn visit_u64<E: Error>(self, number: u64) -> Result<Duration, E> {
+        fn visit_u64<E: Error>(self, number: u64) -> Result<T, E> {
             Err(E::custom(format_args!("a duration needs a unit, such as `{number}s` or `{number}ms`")))
         }
 
-        fn visit_f64<E: Error>(self, _: f64) -> Result<Duration, E> {
+        fn visit_f64<E: Error>(self, _: f64) -> Result<T, E> {
             Err(E::custom("a duration needs a unit, such as `1s` or `250ms`"))
         }
     }
@@ -116,7 +127,7 @@ pub(super) mod duration {
     const EXPECTED: &str = "a duration is a number and its unit, such as `250ms`, `1s`, `10m` or `1d`";
 
     /// Reads `250ms`, `1s`, `1h 30m`.
-    fn parse(text: &str) -> Result<Duration, String> {
+    pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         let mut left = text.trim();
         if left.is_empty() {
             return Err(EXPECTED.into());
@@ -129,7 +140,7 @@ pub(super) mod duration {
             let length = left[unit..].find(|c: char| !c.is_alphabetic());
             let (span, rest) = left.split_at(length.map_or(left.len(), |length| unit + length));
             if matches!(&span[unit..], "M" | "month" | "months" | "y" | "yr" | "yrs" | "year" | "years") {
-                return Err("months and years differ in length: write days".into());
+                return Err("months and years differ in length: write days, or `window: month`".into());
             }
             let span = humantime::parse_duration(span).map_err(|error| match error {
                 humantime::DurationError::NumberOverflow => "is longer, or finer, than can be counted".into(),

@@ -27,8 +27,7 @@ use crate::{
     decision::{Naming, RuleName, TierStatus},
     descriptor::TenantId,
     fingerprint::Scope,
-    quota::{Algorithm, Quota},
-    time::nanos,
+    quota::Quota,
 };
 
 /// One quota of a rule, compiled for decisions.
@@ -74,25 +73,26 @@ impl Tier {
 
 /// Compiles the quotas of a rule into its tiers.
 fn tier_set(rule: RuleName, quotas: &[Quota], options: MachineOptions) -> Box<[Tier]> {
-    let mut of_window = HashMap::<u64, usize>::new();
+    let window = |quota: &Quota| (quota.window(), quota.is_month());
+    let mut of_window = HashMap::<_, usize>::new();
     for quota in quotas {
-        *of_window.entry(nanos(quota.window())).or_default() += 1;
+        *of_window.entry(window(quota)).or_default() += 1;
     }
-    let mut before = HashMap::<(Option<Algorithm>, u64), usize>::new();
-    let mut count_before = |algorithm, window| {
-        let count = before.entry((algorithm, window)).or_default();
+    let mut before = HashMap::<_, usize>::new();
+    let mut count_before = |window, counter| {
+        let count = before.entry((window, counter)).or_default();
         *count += 1;
         *count - 1
     };
     let tier = |quota: &Quota| {
-        let (algorithm, window) = (quota.counted_by(), nanos(quota.window()));
-        let (nth, twins) = (count_before(None, window), count_before(Some(algorithm), window));
+        let (window, counter) = (window(quota), quota.counter());
+        let (nth, twins) = (count_before(window, None), count_before(window, Some(counter)));
         let naming = match (quotas.len(), of_window[&window]) {
             (1, _) => Naming::Alone,
             (_, 1) => Naming::ByWindow,
             _ => Naming::Nth(u8::try_from(nth + 1).unwrap_or(u8::MAX)),
         };
-        let identity = [algorithm.as_str(), &window.to_string(), &twins.to_string()];
+        let identity = [&*format!("{counter:?}"), &twins.to_string()];
         Tier {
             rule,
             quota: *quota,
@@ -261,9 +261,8 @@ impl TierSets {
 /// Whether each of a rule's `own` tiers has a counterpart among `tiers` that is no
 /// higher, so that those admit nothing more.
 fn is_within(tiers: &[Quota], own: &[Quota]) -> bool {
-    let of_kind = |quota: &Quota| (quota.counted_by(), quota.window());
     let is_counterpart = |tier: &Quota, own: &Quota| {
-        of_kind(tier) == of_kind(own) && tier.limit() <= own.limit() && tier.capacity() <= own.capacity()
+        tier.counter() == own.counter() && tier.limit() <= own.limit() && tier.capacity() <= own.capacity()
     };
     !own.is_empty() && own.iter().all(|own| tiers.iter().any(|tier| is_counterpart(tier, own)))
 }

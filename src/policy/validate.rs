@@ -319,6 +319,17 @@ fn check_quota(quota: &Quota) -> Result<(), ConfigError> {
     } else {
         ensure(!window.is_zero(), "window", "0s", "must be longer than zero")?;
     }
+    let is_fixed = algorithm == Algorithm::FixedWindow;
+    let reason = format_args!("a calendar month is counted by fixed-window only, not by {algorithm}");
+    ensure(is_fixed || !quota.is_month(), "window", "month", reason)?;
+    if let Some(offset) = quota.explicit_offset() {
+        let value = format!("{offset:?}");
+        let reason = format_args!("moves the start of fixed windows, and has no meaning for {algorithm}");
+        ensure(is_fixed, "offset", &value, reason)?;
+        ensure(!quota.is_month(), "offset", &value, "has no meaning for a calendar month, which is one of UTC")?;
+        let reason = format_args!("must be shorter than the window, {window:?}");
+        ensure(offset < window, "offset", value, reason)?;
+    }
     if let Some(burst) = quota.explicit_burst() {
         ensure(burst > 0, "burst", burst, "must be at least 1")?;
         ensure(algorithm.has_burst(), "burst", burst, format_args!("has no meaning for {algorithm}"))?;

@@ -116,7 +116,7 @@ fn useless_tiers(tiers: &[Quota]) -> BTreeSet<usize> {
     let mut least_capacity = HashMap::new();
     let is_useless = |index: &usize| {
         let tier = &tiers[*index];
-        let least = least_capacity.entry((tier.counted_by(), tier.window())).or_insert(None);
+        let least = least_capacity.entry(tier.counter()).or_insert(None);
         let is_useless = least.is_some_and(|least| least <= tier.capacity());
         if !is_useless {
             *least = Some(tier.capacity());

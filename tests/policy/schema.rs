@@ -89,7 +89,10 @@ fn full() -> Value {
                     "floor": rate(1), "ceiling": rate(9), "start": rate(3), "increase": 0.5, "decrease": 0.5
                 },
                 "exempt": false,
-                "tiers": [{ "limit": 5, "window": "1s", "algorithm": "fixed-window" }],
+                "tiers": [
+                    { "limit": 5, "window": "1s", "algorithm": "fixed-window", "offset": "250ms" },
+                    { "limit": 5, "window": "month" }
+                ],
                 "per": ["tenant", "ip"],
                 "max_wait": "250ms",
                 "smooth": true,

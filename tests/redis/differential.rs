@@ -306,6 +306,8 @@ impl Cases {
     async fn pair(&self, policies: Policies) -> Option<Pair> {
         static CASE: AtomicU64 = AtomicU64::new(0);
         let clock = ManualClock::new();
+        // A few minutes before a February of a leap year ends.
+        clock.set(Timestamp::from_secs(1_709_251_200 - 150));
         let build = |builder: tower_ratelimit::limiter::RateLimiterBuilder, edition: usize| {
             builder.policy(policies.editions[edition].clone()).clock(clock.clone()).build().ok()
         };

@@ -66,13 +66,15 @@ fn quotas(whole: bool) -> BoxedStrategy<Quotas> {
         (window.boxed(), prop_oneof![1..12_u64, 1..1_000_u64, 1..60_000_000_u64].boxed())
     };
     let burst = prop::option::of(1..12_u64);
-    let windowed = (window, limit.clone(), limit, burst, prop::sample::select(&ALGORITHMS[..]));
-    let windowed = windowed.prop_map(|(window, one, other, burst, algorithm)| {
+    let windowed = (window, limit.clone(), limit, burst, prop::sample::select(&ALGORITHMS[..]), 0..4_u8);
+    let windowed = windowed.prop_map(|(window, one, other, burst, algorithm, calendar)| {
         let most = if algorithm == Algorithm::SlidingLog { 200 } else { u64::MAX };
         [one, other].map(|limit| {
             let quota = Quota::new(limit.min(most), Duration::from_micros(window)).algorithm(algorithm);
             match (algorithm, burst) {
                 (Algorithm::TokenBucket | Algorithm::LeakyBucket, Some(burst)) => quota.burst(burst),
+                (Algorithm::FixedWindow, _) if calendar == 0 => Quota::per_month(limit),
+                (Algorithm::FixedWindow, _) if calendar == 1 => quota.offset(Duration::from_micros(window / 3)),
                 _ => quota,
             }
         })

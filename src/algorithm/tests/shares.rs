@@ -127,7 +127,7 @@ proptest! {
         let mut history = ShareHistory::new(Share::equal(index % before, before));
         let since = NOW + SECOND * changed / 100;
         history.change(Share::equal(index % after, after), since);
-        let limits = WindowLimit::aligned(limit, SECOND, &history);
+        let limits = WindowLimit::aligned(limit, Calendar::even(SECOND), &history);
         for start in (0..20).map(|number| NOW + number * SECOND) {
             let later = (1..40).map(|number| start + number * SECOND).filter(|later| *later > history.current().since);
             let naive = std::iter::once(start).chain(later).find(|start| limits.until(*start + SECOND) >= cost);
@@ -143,7 +143,7 @@ proptest! {
         (nth, excess) in (0..20_u64, 1..60_u64),
     ) {
         let share = Share::equal(index % count, count);
-        let limits = WindowLimit::aligned(limit, SECOND, &ShareHistory::new(share.clone()));
+        let limits = WindowLimit::aligned(limit, Calendar::even(SECOND), &ShareHistory::new(share.clone()));
         let (least, start) = (share.range(limit).0, NOW + nth * SECOND);
         let (mut window, mut rest) = (0, excess);
         loop {
@@ -168,7 +168,7 @@ proptest! {
             let share = |count| if index < count { Share::equal(index, count) } else { Share::none() };
             let mut history = ShareHistory::new(share(before));
             history.change(share(after), since);
-            (WindowLimit::aligned(limit, SECOND, &history), share(before), share(after))
+            (WindowLimit::aligned(limit, Calendar::even(SECOND), &history), share(before), share(after))
         }).collect();
         for start in (0..12).map(|number| NOW + number * SECOND) {
             let is_open = before != after && start <= since;
@@ -189,7 +189,7 @@ proptest! {
 #[test]
 fn a_share_is_known_in_windows_of_any_time() {
     let share = Share::equal(0, 3);
-    let limits = WindowLimit::aligned(4, SECOND, &ShareHistory::new(share.clone()));
+    let limits = WindowLimit::aligned(4, Calendar::even(SECOND), &ShareHistory::new(share.clone()));
     for start in (0..6).map(|number| NOW + number * SECOND) {
         for start in [start + (1 << 62), start] {
             assert_eq!(limits.until(start + SECOND), share.in_window(4, start / SECOND));

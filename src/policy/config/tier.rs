@@ -20,6 +20,31 @@ use crate::{
     quota::{Algorithm, Quota},
 };
 
+/// The window of a tier.
+#[derive(Clone, Copy, PartialEq)]
+enum Window {
+    Length(Duration),
+    Month,
+}
+
+impl Serialize for Window {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Length(length) => forms::duration::serialize(&Some(*length), serializer),
+            Self::Month => serializer.serialize_str("month"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Window {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        forms::duration::deserialize_by(deserializer, |text| match text {
+            "month" => Ok(Self::Month),
+            _ => forms::duration::parse(text).map(Self::Length),
+        })
+    }
+}
+
 /// The keys of a tier.
 #[derive(Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -27,13 +52,16 @@ use crate::{
 struct Tier {
     #[serde(default, skip_serializing_if = "is_default")]
     limit: Option<u64>,
-    #[serde(default, skip_serializing_if = "is_default", with = "forms::duration")]
-    #[schemars(with = "String", regex(pattern = forms::DURATION))]
-    window: Option<Duration>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    #[schemars(with = "String", regex(pattern = forms::WINDOW))]
+    window: Option<Window>,
     #[serde(default, skip_serializing_if = "is_default")]
     burst: Option<u64>,
     #[serde(default, skip_serializing_if = "is_default")]
     algorithm: Option<Algorithm>,
+    #[serde(default, skip_serializing_if = "is_default", with = "forms::duration")]
+    #[schemars(with = "String", regex(pattern = forms::DURATION))]
+    offset: Option<Duration>,
     #[serde(default, skip_serializing_if = "is_default")]
     concurrent: Option<u64>,
 }
@@ -41,13 +69,14 @@ struct Tier {
 impl Tier {
     fn quota<E: Error>(self) -> Result<Quota, E> {
         let misplaced = |key, reason: &str| E::invalid_value(Unexpected::Other(key), &reason);
-        let Self { limit, window, burst, algorithm, concurrent } = self;
+        let Self { limit, window, burst, algorithm, offset, concurrent } = self;
         if let Some(concurrent) = concurrent {
             let others = [
                 ("limit", limit.is_some()),
                 ("window", window.is_some()),
                 ("burst", burst.is_some()),
                 ("algorithm", algorithm.is_some()),
+                ("offset", offset.is_some()),
             ];
             return match others.iter().find(|(_, is_set)| *is_set) {
                 Some((key, _)) => Err(misplaced(key, "has no meaning beside `concurrent`, which needs no other key")),
@@ -59,8 +88,16 @@ impl Tier {
         }
         let limit = limit.ok_or_else(|| E::missing_field("limit"))?;
         let window = window.ok_or_else(|| E::missing_field("window"))?;
-        let quota = Quota::new(limit, window).algorithm(algorithm.unwrap_or_default());
-        Ok(burst.map_or(quota, |burst| quota.burst(burst)))
+        let quota = match window {
+            Window::Month => Quota::per_month(limit),
+            Window::Length(length) => Quota::new(limit, length),
+        };
+        let quota = algorithm.map_or(quota, |algorithm| quota.algorithm(algorithm));
+        match (burst, offset) {
+            (Some(_), Some(_)) => Err(misplaced("offset", "has no meaning beside `burst`: no algorithm has both")),
+            (Some(burst), None) => Ok(quota.burst(burst)),
+            (None, offset) => Ok(offset.map_or(quota, |offset| quota.offset(offset))),
+        }
     }
 }
 
@@ -79,8 +116,13 @@ impl Serialize for Quota {
         let tier = if algorithm == Algorithm::Concurrency {
             Tier { concurrent: limit, ..Tier::default() }
         } else {
-            let algorithm = Some(algorithm).filter(|algorithm| *algorithm != Algorithm::default());
-            Tier { limit, window: Some(self.window()), burst: self.explicit_burst(), algorithm, concurrent: None }
+            let (window, default) = match self.is_month() {
+                true => (Window::Month, Algorithm::FixedWindow),
+                false => (Window::Length(self.window()), Algorithm::default()),
+            };
+            let algorithm = Some(algorithm).filter(|algorithm| *algorithm != default);
+            let (burst, offset) = (self.explicit_burst(), self.explicit_offset());
+            Tier { limit, window: Some(window), burst, algorithm, offset, concurrent: None }
         };
         tier.serialize(serializer)
     }

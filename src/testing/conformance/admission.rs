@@ -18,6 +18,7 @@ use crate::{
     descriptor::{Descriptor, Tenant},
     policy::{Dimension, Policy, Rule},
     quota::{Algorithm, Quota},
+    time::{Timestamp, nanos},
 };
 
 const THREADS: usize = 8;
@@ -186,6 +187,32 @@ fn wait_out(bench: &Bench<'_>, id: &str, cost: u64) {
         bench.pass(retry_after);
     }
     assert!(bench.ask(&request).is_allowed(), "{id}: rejected at retry_after, {retry_after:?}");
+}
+
+/// A calendar month admits its limit until its real end, and the next one begins there.
+/// The months are January, and February of a leap year and of another one.
+pub(super) fn months_end_where_they_end(fixture: &Fixture<'_>) {
+    if !fixture.suite.algorithms.contains(&Algorithm::FixedWindow) || fixture.suite.real_time.is_some() {
+        return;
+    }
+    const HOUR: Duration = Duration::from_secs(3_600);
+    // When the months end, in seconds since the Unix epoch.
+    let ends = [1_706_745_600, 1_709_251_200, 1_740_787_200].map(Timestamp::from_secs);
+    let bench = fixture.bench(Policy::new().rule(rule("month").tier(Quota::per_month(3))));
+    for (end, tenant) in ends.into_iter().zip(["january", "leap", "february"]) {
+        let request = Descriptor::new("/").tenant(tenant);
+        bench.set(Timestamp::from_nanos(end.as_nanos() - nanos(HOUR)));
+        assert_eq!(bench.admits(&request, 5), 3, "an hour before {end}");
+        let rejected = bench.ask(&request);
+        assert_eq!(rejected.retry_after(), Some(HOUR), "retry_after an hour before {end}");
+        assert_eq!(rejected.reset(), HOUR, "reset an hour before {end}");
+        bench.pass(HOUR - Duration::from_micros(1));
+        assert_eq!(bench.admits(&request, 5), 0, "just before {end}");
+        bench.pass(Duration::from_micros(1));
+        assert_eq!(bench.admits(&request, 2), 2, "at {end}");
+        bench.pass(27 * DAY);
+        assert_eq!(bench.admits(&request, 5), 1, "what is left 27 days after {end}");
+    }
 }
 
 /// A raised limit applies at once, less what was used. A lowered one rejects

@@ -160,6 +160,11 @@ impl Bench<'_> {
         }
     }
 
+    /// Sets manual time.
+    pub(super) fn set(&self, time: Timestamp) {
+        self.clock.set(time);
+    }
+
     /// Whether the time is manual, so that every moment can be checked.
     pub(super) fn is_exact(&self) -> bool {
         self.fixture.suite.real_time.is_none()

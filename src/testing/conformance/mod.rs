@@ -19,12 +19,13 @@ use crate::backend::Backend;
 
 type Check = fn(&Fixture<'_>);
 
-const CHECKS: [(&str, Check); 17] = [
+const CHECKS: [(&str, Check); 18] = [
     ("limits are never exceeded", admission::limits_are_never_exceeded),
     ("all or nothing over tiers", admission::all_or_nothing_over_tiers),
     ("all or nothing over keys", admission::all_or_nothing_over_keys),
     ("a rejection charges nothing", admission::a_rejection_charges_nothing),
     ("retry_after is exact", admission::retry_after_is_exact),
+    ("calendar months end where they end", admission::months_end_where_they_end),
     ("a reload keeps usage", admission::outlives_a_reload),
     ("limits of the request", admission::limits_of_the_request),
     ("waits are reservations", waits::are_reservations),

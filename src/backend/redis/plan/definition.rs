@@ -22,7 +22,8 @@ use crate::{
 pub(crate) struct Definition {
     pub(crate) kind: Kind,
     pub(crate) cost: u64,
-    /// A bucket's rate. Of other tiers only the limit and the window count.
+    /// A bucket's rate. Of other tiers only the limit and the window count; of fixed
+    /// windows also the period, which is how long after the epoch they begin.
     rate: Rate,
     /// How long the tier may delay the charge, in microseconds.
     pub(crate) longest_wait: u64,
@@ -107,6 +108,7 @@ impl PlanContext {
 const NEVER_CONFORMS: u64 = 1;
 const SMOOTH: u64 = 2;
 const SETTLED_LATE: u64 = 4;
+const MONTHS: u64 = 8;
 
 impl Definition {
     pub(crate) fn new(context: &PlanContext, charge: &Charge<'_>, tier: &Tier, cost: u64) -> Self {
@@ -121,13 +123,15 @@ impl Definition {
             cost: exact(cost),
             rate: Rate {
                 units: 1,
-                period: 1,
+                period: if kind == Kind::FixedWindow { micros(quota.phase()) } else { 1 },
                 limit: quota.limit().min(MAX_LIMIT),
                 window: micros_up(nanos(quota.window())).clamp(1, MAX_MICROS),
             },
             // Reserved times are rounded up, so the bound on them is as well.
             longest_wait: micros(charge.max_wait).min(micros_up(tier.machine.longest_wait())),
-            flags: if is_smooth { SMOOTH } else { 0 } | if is_settled_late { SETTLED_LATE } else { 0 },
+            flags: if is_smooth { SMOOTH } else { 0 }
+                | if is_settled_late { SETTLED_LATE } else { 0 }
+                | if quota.is_month() { MONTHS } else { 0 },
             slack: Span::default(),
             most_used: 0,
             furthest: longest_wait,

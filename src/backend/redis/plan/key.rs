@@ -6,7 +6,7 @@
 //! tenant share one hash tag (the part in braces), so they are in one hash slot
 //! of a cluster.
 
-use std::fmt::Write;
+use std::{fmt::Write, time::Duration};
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use sha2::{Digest, Sha256};
@@ -113,17 +113,26 @@ fn push(key: &mut String, part: &str, reserved: &'static AsciiSet) {
 /// Identifies the tier within the rule. It leaves out the limit, so that a
 /// changed limit keeps what was used.
 fn push_tier(key: &mut String, tier: &Tier) {
-    let window = tier.quota().window();
-    key.push_str(tier.quota().counted_by().as_str());
-    let nanos = window.as_nanos();
-    let _ = match nanos {
-        0 => Ok(()),
-        _ if nanos.is_multiple_of(1_000_000_000) => write!(key, "/{}s", window.as_secs()),
-        _ if nanos.is_multiple_of(1_000_000) => write!(key, "/{}ms", window.as_millis()),
-        _ if nanos.is_multiple_of(1_000) => write!(key, "/{}us", window.as_micros()),
-        _ => write!(key, "/{nanos}ns"),
-    };
+    let quota = tier.quota();
+    key.push_str(quota.counted_by().as_str());
+    if quota.is_month() {
+        key.push_str("/month");
+    } else {
+        push_time(key, '/', quota.window());
+    }
+    push_time(key, '+', quota.explicit_offset().unwrap_or_default());
     if tier.twin > 0 {
         let _ = write!(key, "/{}", tier.twin + 1);
     }
+}
+
+fn push_time(key: &mut String, sign: char, time: Duration) {
+    let nanos = time.as_nanos();
+    let _ = match nanos {
+        0 => Ok(()),
+        _ if nanos.is_multiple_of(1_000_000_000) => write!(key, "{sign}{}s", time.as_secs()),
+        _ if nanos.is_multiple_of(1_000_000) => write!(key, "{sign}{}ms", time.as_millis()),
+        _ if nanos.is_multiple_of(1_000) => write!(key, "{sign}{}us", time.as_micros()),
+        _ => write!(key, "{sign}{nanos}ns"),
+    };
 }

@@ -62,7 +62,7 @@ local function fits(s, d, n)
     free = d.limit - s[2]
   elseif now >= s[2] then
     free = d.limit
-  elseif now < s[2] - d.window then
+  elseif now < window_start(d, s[2]) then
     return 0
   else
     if cost == 0 then return nil end
@@ -134,7 +134,7 @@ local function earliest(s, d)
     return (cost == 0 or s[2] + cost <= d.limit) and now or UNKNOWN
   end
   if now >= s[2] then return now end
-  local at = s[3] + cost <= d.limit and max(now, s[2] - d.window) or s[2]
+  local at = s[3] + cost <= d.limit and max(now, window_start(d, s[2])) or s[2]
   return at < MOST - d.window and at or nil
 end
 
@@ -243,8 +243,9 @@ local function pace(s, d, at)
   local put_off = finish - 1
   if kind == ANCHORED and at >= s[2] then put_off = at end
   if not smooth(d) or d.cost == 0 or count == 0 then return at, put_off end
-  local passed, rest = muldiv(count, d.window, max(1, d.limit))
-  return max(at, finish - d.window + passed + (rest > 0 and 1 or 0)), put_off
+  local start = kind == SLIDING and finish - d.window or window_start(d, finish)
+  local passed, rest = muldiv(count, finish - start, max(1, d.limit))
+  return max(at, start + passed + (rest > 0 and 1 or 0)), put_off
 end
 
 -- Decides one charge set. Its tiers start at the cursor, with three numbers each.

@@ -78,7 +78,7 @@ local function add_debt_to_window(s, d)
   if not windows then
     s[2], s[3], c.mark = finish, count + c.units, own + c.units
   else
-    finish = finish + windows * d.window
+    finish = window_after(d, finish, windows)
     if finish < MOST - d.window then
       s[2], s[3] = finish, last
     else

@@ -11,11 +11,12 @@
 --          number of definitions, the latest time that the server's clock has had
 --          if it was set back since (else 0), number of changes, number of leases.
 --          Then for each definition 14 numbers: kind, cost, limit, window, flags (1: never
---          conforms, 2: smooth, 4: settled late); for a bucket the cost's time and the slack
---          (both as microseconds and parts), and units of its rate; longest wait; for a
---          bucket the period of its rate, and the most units that are missing without
---          a reservation (a leaky bucket has only the next departure: 0); and how far
---          ahead of the clock a counter can be.
+--          conforms, 2: smooth, 4: settled late, 8: calendar months, of which `window` is the
+--          longest); for a bucket the cost's time and the slack (both as microseconds and
+--          parts), and units of its rate; longest wait; for a bucket the period of its rate
+--          (for a fixed window how long after the epoch it begins), and the most units that
+--          are missing without a reservation (a leaky bucket has only the next departure:
+--          0); and how far ahead of the clock a counter can be.
 --          Then for each change 13 numbers: operation (1: refund, 2: add debt,
 --          3: release, 4: renew, 5: forget the counter), counter, definition, sorted set
 --          (0: none), units, the units' time (microseconds and parts), units left of the

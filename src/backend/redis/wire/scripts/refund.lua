@@ -51,10 +51,9 @@ local function refund_window(s, d)
   if finish ~= c.finish or finish >= MOST then return end
   local own = min(c.units, c.mark, count)
   s[3], c.mark = count - own, c.mark - own
-  local open = floor(max(0, finish - 1 - now) / d.window)
   if count == own then
-    local windows, left, mine = back(c.units - own, c.left - own, d.limit, open, true)
-    if windows then s[2], s[3], c.mark = finish - windows * d.window, left, mine end
+    local windows, left, mine = back(c.units - own, c.left - own, d.limit, windows_left(d, finish), true)
+    if windows then s[2], s[3], c.mark = window_after(d, finish, -windows), left, mine end
   end
   -- The first charge that remains opens an anchored window.
   if d.kind == ANCHORED and s[3] == 0 and s[2] - d.window <= now then s[2] = min(s[2], now) end

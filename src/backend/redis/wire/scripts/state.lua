@@ -39,7 +39,8 @@ end
 
 local function never(d) return d.flags % 2 == 1 end
 local function smooth(d) return d.flags % 4 >= 2 end
-local function late(d) return d.flags >= 4 end
+local function late(d) return d.flags % 8 >= 4 end
+local function monthly(d) return d.flags >= 8 end
 
 -- floor(a * b / c) and the remainder; exact for c up to 2^51.
 local function muldiv(a, b, c)
@@ -65,6 +66,41 @@ end
 local function gcd(a, b)
   while b > 0 do a, b = b, a % b end
   return a
+end
+
+-- Windows, as in calendar.rs: of one length, or calendar months of UTC. Months are numbered
+-- from January 1970 on. Years begin in March here, so that the leap day is the last one.
+local function start_of_month(number)
+  local year, month = floor((number + 23638) / 12), (number + 23638) % 12
+  local days = 365 * year + floor(year / 4) - floor(year / 100) + floor(year / 400) + floor((153 * month + 2) / 5)
+  return (days - 719468) * 86400000000
+end
+
+local function month_of(at)
+  local number = floor(at / 2629746000000) -- by the mean month
+  if start_of_month(number + 1) <= at then number = number + 1 end
+  return start_of_month(number) > at and number - 1 or number
+end
+
+-- The start of the window of the wall clock that is open at a time.
+local function aligned_start(d, at)
+  if monthly(d) then return start_of_month(month_of(at)) end
+  return at - (at - d.period) % d.window
+end
+
+-- The end of the window so many windows after the one that ends at `finish`.
+local function window_after(d, finish, windows)
+  if monthly(d) then return start_of_month(month_of(finish) + windows) end
+  return finish + windows * d.window
+end
+
+-- The start of the window that ends at `finish`.
+local function window_start(d, finish) return window_after(d, finish, -1) end
+
+-- How many windows begin after now, up to the one that ends at `finish`.
+local function windows_left(d, finish)
+  if monthly(d) then return max(0, month_of(max(0, finish - 1)) - month_of(now)) end
+  return floor(max(0, finish - 1 - now) / d.window)
 end
 
 -- The definitions of the counters that are written at the end.
@@ -127,7 +163,8 @@ local function turn_back(s, i, d)
   local field = s.kind == LOG and 4 or 2
   local length = min(s[field] - now - d.furthest, latest - now)
   if length <= 0 then return end
-  if s.kind == ALIGNED or s.kind == SLIDING then length = math.ceil(length / d.window) * d.window end
+  if s.kind == SLIDING then length = math.ceil(length / d.window) * d.window end
+  if s.kind == ALIGNED then length = s[2] - max(0, aligned_start(d, s[2] - length)) end
   if s.kind == LOG then
     local members = call('ZRANGE', s.set, 0, -1)
     deny_when_full(s)
@@ -295,7 +332,8 @@ end
 
 -- The end of the window that is open at a time, or opens then.
 local function window_end(d, at)
-  return (d.kind == ANCHORED and at or at - at % d.window) + d.window
+  if d.kind == ANCHORED then return at + d.window end
+  return window_after(d, aligned_start(d, at), 1)
 end
 
 local function window_at(s, d, at)
@@ -355,5 +393,5 @@ local function standing(s, d)
     return 0, max(0, d.limit - s[2]), 0
   end
   if now >= s[2] then return kind == ALIGNED and window_end(d, now) - now or 0, d.limit, 0 end
-  return s[2] - now, now >= s[2] - d.window and max(0, d.limit - s[3]) or 0, 0
+  return s[2] - now, now >= window_start(d, s[2]) and max(0, d.limit - s[3]) or 0, 0
 end
