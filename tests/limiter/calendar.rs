@@ -139,6 +139,20 @@ async fn a_wait_ends_with_the_month() {
     assert_eq!(bench.admitted("acme", 9), 0);
 }
 
+/// The pace of a smooth rule is that of the month's own length: February has 29 days.
+#[tokio::test(start_paused = true)]
+async fn a_pace_is_that_of_the_month() {
+    // One unit a millisecond.
+    let rule = Rule::new("plan").tier(Quota::per_month(29 * DAY * 1_000)).smooth(true).max_wait(secs(1));
+    let bench = Bench::new(Policy::new().rule(rule));
+    at(&bench, FEBRUARY);
+    assert!(bench.ask("acme", 12 * DAY * 1_000 + 20).is_allowed());
+    at(&bench, FEBRUARY + 12 * DAY);
+    let request = Descriptor::new("/").tenant("acme");
+    let permit = bench.limiter.acquire(&request, secs(1)).await.unwrap();
+    assert_eq!(permit.decision().wait(), Duration::from_millis(20));
+}
+
 /// Units that are given back, and a debt that fills several months.
 #[test]
 fn a_debt_is_paid_back_by_months() {

@@ -460,11 +460,14 @@ fn delays_as_local_does() {
 
 /// Follows one schedule with one quota of 4 units in 20 ms.
 fn follows(algorithm: Algorithm, steps: &[Step]) {
+    let quota = Quota::new(4, Duration::from_millis(20)).algorithm(algorithm);
+    follows_by(Rule::new("directed").tier(quota), algorithm != Algorithm::SlidingWindow, steps);
+}
+
+fn follows_by(rule: Rule, whole: bool, steps: &[Step]) {
     let cases = Cases::new(false);
-    let rule = Rule::new("directed").tier(Quota::new(4, Duration::from_millis(20)).algorithm(algorithm));
     let policy = Policy::new().rule(rule.on_backend_failure(FailureMode::Closed));
-    let policies =
-        Policies { editions: [policy.clone(), policy], in_flight: false, whole: algorithm != Algorithm::SlidingWindow };
+    let policies = Policies { editions: [policy.clone(), policy], in_flight: false, whole };
     cases.runtime.block_on(cases.follow(policies, steps)).unwrap();
     assert_eq!(cases.diverged.load(Ordering::Relaxed), 0);
 }
@@ -487,4 +490,13 @@ fn a_sliding_window_opens_again_when_its_waiters_leave() {
     let left = [Step::Abandon(8), Step::Abandon(7), Step::Abandon(6), Step::Abandon(5), Step::Abandon(4)];
     let after = [Step::Check(REQUEST), Step::Pass(12_000), Step::Check(REQUEST), Step::Retry, Step::Check(REQUEST)];
     follows(Algorithm::SlidingWindow, &[&waiters[..], &left[..], &after[..]].concat());
+}
+
+/// A debt that fills March and half of April leaves both when it is given back.
+#[test]
+fn a_debt_of_months_is_given_back() {
+    let charged = [Step::Acquire(REQUEST, 0), Step::Add(0, 24), Step::Check(REQUEST)];
+    let given_back = [Step::GiveBack(0, 20), Step::Check(REQUEST)];
+    let rule = Rule::new("plan").tier(Quota::per_month(10)).settle(true);
+    follows_by(rule, true, &[&charged[..], &given_back[..]].concat());
 }

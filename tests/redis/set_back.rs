@@ -39,7 +39,12 @@ for _, key in ipairs(redis.call('KEYS', 'rl:*')) do
 end";
 
 async fn set_back(server: &Server) {
-    let () = server.run("EVAL", [ADVANCE, "0", "3600000000"]).await;
+    set_back_by(server, "3600000000").await;
+}
+
+/// By microseconds.
+pub(super) async fn set_back_by(server: &Server, length: &str) {
+    let () = server.run("EVAL", [ADVANCE, "0", length]).await;
 }
 
 fn rule(name: &str, algorithm: Algorithm, quota: Quota) -> Rule {
