@@ -299,8 +299,8 @@ impl Quota {
         u64::try_from((monday + offset) % window).unwrap_or(u64::MAX)
     }
 
-    /// What its counter differs by from those of a rule's other quotas. Those that are
-    /// equal in it are told apart by their order.
+    /// What tells its counter from those of a rule's other quotas. Quotas that are equal in
+    /// it are told apart by their order.
     pub(crate) fn counter(&self) -> CounterKind {
         (self.algorithm, self.window(), self.is_month, self.explicit_offset().unwrap_or_default())
     }
