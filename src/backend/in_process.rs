@@ -1,23 +1,19 @@
 //! The engines of this crate that decide in this process: [`InProcess`].
 //!
-//! For what only they can tell, and for immediate allows, which are called without
-//! dynamic dispatch. It decides nothing itself.
+//! For what only they can tell the limiter. It decides nothing itself.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::{
-    memory::{counter::Versioned, engine::Engine, machine_source::FullQuota},
+    memory::{engine::Engine, machine_source::FullQuota},
+    outcome::TierStates,
     receipt::Receipt,
     request::Request,
     split::machines::ShareMachines,
 };
-use crate::{
-    fingerprint::Fingerprint,
-    policy::{Target, Tier},
-    time::Timestamp,
-};
+use crate::{fingerprint::Fingerprint, policy::charge::Charge, time::Timestamp};
 
 /// An engine that decides in this process. Opaque: only this crate makes one.
 #[derive(Clone, Debug)]
@@ -49,18 +45,10 @@ impl InProcess {
         Self(Kind::Shares(Arc::clone(engine)))
     }
 
-    /// Charges the only tier of a target, if its state exists and admits the cost at
-    /// `now`; else changes nothing.
-    #[inline]
-    pub(crate) fn try_charge_tier(&self, target: &Target<'_>, tier: &Tier, now: u64) -> Option<Versioned> {
-        with_engine!(self, engine => engine.try_charge_tier(target, tier, now))
-    }
-
-    /// Charges all tiers of all targets, if the state of each exists and admits its cost
-    /// at `now`; else changes nothing. Tells `charged` of each tier.
-    #[inline]
-    pub(crate) fn try_charge(&self, targets: &[Target<'_>], now: u64, charged: impl FnMut(&Tier, Versioned)) -> bool {
-        with_engine!(self, engine => engine.try_charge(targets, now, charged))
+    /// Charges a request, if the states of all its tiers exist and admit it at `now`; else
+    /// changes nothing. Adds the status of each tier to `states`.
+    pub(crate) fn charge_now(&self, charges: &[Charge<'_>], now: Timestamp, states: &mut TierStates) -> bool {
+        with_engine!(self, engine => engine.charge_now(charges, now.as_nanos(), states))
     }
 
     /// Whether units may be released without the limiter that holds this noticing it: a

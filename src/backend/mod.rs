@@ -28,7 +28,7 @@ pub mod split;
 #[cfg(feature = "governor")]
 pub use self::governor::{Governor, Passed};
 #[cfg(feature = "redis")]
-pub(crate) use self::outcome::{TierState, TierStates};
+pub(crate) use self::outcome::TierState;
 #[cfg(feature = "redis")]
 pub(crate) use self::receipt::Moving;
 #[cfg(all(feature = "redis-tls", feature = "watch"))]
@@ -48,7 +48,7 @@ pub(crate) use self::{
     contract::Extension,
     in_process::InProcess,
     memory::{MAX_KEYS, engine::Engine, machine_source::FullQuota},
-    outcome::OutcomeKind,
+    outcome::{OutcomeKind, TierStates},
     receipt::TierClaim,
     request::Caller,
 };

@@ -53,14 +53,6 @@ impl<'a> Request<'a> {
         Self { not_before, ..self }
     }
 
-    pub(crate) fn immediate(self, is_immediate: bool) -> Self {
-        Self { is_immediate, ..self }
-    }
-
-    pub(crate) fn by(self, caller: &'a dyn Caller) -> Self {
-        Self { caller: Some(caller), ..self }
-    }
-
     /// Whether the caller cannot await a reply
     /// ([`try_check`](crate::RateLimiter::try_check)). A backend that would have to
     /// answer [`Decide::Later`] must then charge nothing and send nothing. Its

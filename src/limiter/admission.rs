@@ -1,13 +1,25 @@
 //! The record of a request that cannot be decided at once: what it asks, what is left
 //! of its wait, its place among the waiters, and the step that it is at.
 //!
-//! | step | is decided | holds | counts as a waiter |
-//! |---|---|---|---|
-//! | `Ask`, `CoolDown` | no | its charges | yes |
-//! | `Queue` | no | its charges, and a position in a queue | yes |
-//! | `Sleep` | yes | a slot in the future | yes |
-//! | `AskShadows` | yes | what the step that follows holds | as that does |
-//! | `Done` | yes | its lease, if it was admitted | no |
+//! | step | holds | waits for | event | next |
+//! |---|---|---|---|---|
+//! | `Ask` | its charges | the backend's reply | it replied | as for a new request, with its outcome |
+//! | | | | it replied, but a cooldown has started | refunds what was charged; starts again |
+//! | | | | no reply in time | failure modes; in a queue, stays there |
+//! | `CoolDown` | its charges | a timer | the cooldown is over | starts again |
+//! | `Queue` | its charges, and a position | a call of its queue | first, and called | starts again, and keeps its position until it leaves |
+//! | | | | may wait no longer | `Done`: rejected by its last outcome |
+//! | `Sleep` | a slot in the future | a timer, or a call of its queue | its slot was moved to another time | `Sleep` |
+//! | | | | a cooldown has started | refunds the slot; starts again |
+//! | | | | another tenant's waiter has its slot (fairness) | `Done`: rejected |
+//! | | | | its slot has come | `Done`: admitted |
+//! | `AskShadows` | what the step that follows holds | replies for shadow rules | all are there | the step decided before |
+//! | `Done` | its lease, if it was admitted | the inner service, in the middleware | a cooldown has started | refunds what was charged; starts again |
+//!
+//! `Sleep`, `AskShadows` and `Done` are decided. All but `Done` count as waiters, and
+//! `AskShadows` does as the step that follows does. To start again is `admit` with
+//! `Event::Arrived`, under the policy in force, at the current adaptive rates, with what
+//! is left of the wait. So a new cooldown or policy needs no code of its own.
 //!
 //! What ends a step is in `drive.rs`. Nothing is decided here.
 //!
@@ -16,22 +28,24 @@
 
 use std::{mem, sync::Arc, time::Duration};
 
+use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::{
     attempt::{Attempt, AttemptOptions, Charges},
-    charged::Charged,
     current::PolicySnapshot,
     lease::Lease,
     observe,
+    permit::Charged,
     queue::{is_of, longest_in_queue, rate_queues},
+    reservation::Reservation,
     state::RateLimiter,
-    step::{Event, Step},
     wait::{capacity::WaiterGrant, fifo::QueueEntry},
 };
 use crate::{
-    backend::{InProcess, OwnedCharge},
+    backend::{InProcess, Outcome, OwnedCharge},
     decision::Decision,
+    error::BackendError,
     fingerprint::Fingerprint,
     time::{Timestamp, nanos},
 };
@@ -39,6 +53,92 @@ use crate::{
 /// The first request of a queue is decided again at least this often: a store
 /// may release a unit, or this instance's share may grow, unnoticed.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// What a request does next.
+pub(super) enum Step {
+    /// The decision holds. `None`: the request was rejected, or has nothing to
+    /// keep. In a box, since it is large and most have none.
+    Done(Option<Box<Reservation>>),
+    /// Admitted: sleep until the reserved slot.
+    Sleep(Box<Reservation>),
+    /// A key is cooling down: sleep until that is over, then start again.
+    CoolDown(Timestamp),
+    /// Wait in the queue of a key until called, then start again.
+    Queue(Box<Queue>),
+    /// Wait for the backend's reply.
+    Ask(Box<Ask>),
+    /// Admitted: wait for the backend's replies for shadow rules.
+    AskShadows(Box<ShadowReplies>),
+}
+
+pub(super) struct Queue {
+    pub(super) key: Fingerprint,
+    /// Why the request queues, and why it is rejected if it times out.
+    pub(super) outcome: Outcome,
+    /// For how long the first request of the queue need not be decided again.
+    pub(super) pause: Option<Duration>,
+}
+
+pub(super) struct Ask {
+    pub(super) reply: BoxFuture<'static, Result<Outcome, BackendError>>,
+    /// When the backend was asked.
+    pub(super) now: Timestamp,
+    /// Nanoseconds for which it waited when the backend was asked.
+    pub(super) waited: u64,
+    /// How long to wait for the reply. Without it, the backend's own deadline is
+    /// the bound.
+    pub(super) reply_timeout: Option<Duration>,
+}
+
+pub(super) struct ShadowReplies {
+    /// The replies that have not arrived yet, each with its charge.
+    pub(super) replies: Vec<(OwnedCharge, BoxFuture<'static, Result<Outcome, BackendError>>)>,
+    /// When the backend was asked.
+    pub(super) now: Timestamp,
+    pub(super) leases: Vec<Lease>,
+    /// The step that follows.
+    pub(super) then: Step,
+}
+
+/// Why a request is decided.
+pub(super) enum Event {
+    /// It is new, or starts again: a cooldown is over, or its queue called it.
+    Arrived,
+    /// The backend replied.
+    Replied(Result<Outcome, BackendError>),
+    /// It may not wait in its queue any longer.
+    TimedOut(Outcome),
+}
+
+impl Step {
+    /// Whether the request counts as a waiter. A request that only awaits the
+    /// replies for shadow rules does not.
+    pub(super) fn waits(&self) -> bool {
+        match self {
+            Self::Done(_) => false,
+            Self::AskShadows(replies) => replies.then.waits(),
+            _ => true,
+        }
+    }
+
+    /// Whether the enforced rules have decided.
+    pub(super) fn is_decided(&self) -> bool {
+        matches!(self, Self::Done(_) | Self::Sleep(_) | Self::AskShadows(_))
+    }
+
+    /// Keeps these leases of shadow rules for the request, which was admitted.
+    pub(super) fn keep(mut self, limiter: &RateLimiter, shadows: Vec<Lease>) -> Self {
+        if shadows.is_empty() {
+            return self;
+        }
+        match &mut self {
+            Self::Done(Some(reservation)) | Self::Sleep(reservation) => reservation.keep(shadows),
+            Self::Done(none) => none.insert(Box::new(Reservation::of_shadows(limiter))).keep(shadows),
+            _ => {}
+        }
+        self
+    }
+}
 
 /// A request that is decided, or waits to be. Boxed where it is made, so that
 /// requests without one pay for a pointer only.
@@ -132,7 +232,7 @@ impl Admission {
     #[allow(clippy::boxed_local, reason = "it comes in a box")]
     pub(crate) fn take_lease(self: Box<Self>) -> Option<Lease> {
         match self.step {
-            Step::Done(reservation) => reservation?.take(),
+            Step::Done(Some(reservation)) => reservation.take(),
             _ => None,
         }
     }
@@ -314,4 +414,12 @@ impl Admission {
             others.for_each(|kept| kept.extend_wait(time));
         }
     }
+}
+
+/// Whether a wait counts from the reply's arrival instead of from the request.
+/// It does for a backend with its own clock, since the limiter does not know
+/// when on its own clock that backend decided. It also does after a failure,
+/// since the fallback limiter decides after the reply.
+pub(super) fn counts_from_arrival(result: &Result<Outcome, BackendError>) -> bool {
+    result.as_ref().map_or(true, |outcome| outcome.decided_at.is_some())
 }

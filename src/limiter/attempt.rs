@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::{
     current::PolicySnapshot,
-    grant::Grant,
+    lease::Grant,
     state::RateLimiter,
     wait::{capacity::WaiterGrant, slots::LockedQueue},
 };
@@ -131,13 +131,13 @@ impl<'a> Attempt<'a> {
     /// The question to a backend about these charges. It may reserve a time within
     /// `max_wait`, behind the cooldown of a key.
     pub(super) fn request<'c>(&'c self, charges: &'c [Charge<'c>], max_wait: Duration) -> Request<'c> {
-        let mut request = Request::new(charges, self.now, max_wait).immediate(self.options.purpose == Purpose::SendNow);
-        if self.limiter.inner.engine.is_some() {
-            request = request.by(self);
-        }
-        match self.limiter.inner.cooldowns.until(charges, self.now) {
-            None => request,
-            Some(until) => request.not_before(until),
+        let inner = &self.limiter.inner;
+        let caller: &dyn Caller = self;
+        Request {
+            not_before: inner.cooldowns.until(charges, self.now).unwrap_or(Timestamp::UNIX_EPOCH),
+            is_immediate: self.options.purpose == Purpose::SendNow,
+            caller: inner.engine.is_some().then_some(caller),
+            ..Request::new(charges, self.now, max_wait)
         }
     }
 
@@ -201,6 +201,9 @@ pub(super) fn rules<'a>(charges: &[Charge<'a>]) -> impl Iterator<Item = &'a Comp
 /// The longest wait in nanoseconds that any of the charges could be granted.
 /// For a longer one the backend need not be asked.
 pub(super) fn longest_wait(charges: &[Charge<'_>], max_wait: Duration) -> u64 {
+    if max_wait.is_zero() {
+        return 0;
+    }
     let of_charge = |charge: &Charge<'_>| {
         let queue = charge.tiers().iter().map(|tier| tier.machine.longest_wait()).max();
         charge.max_wait.min(queue.unwrap_or(0))

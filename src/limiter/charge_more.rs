@@ -11,8 +11,7 @@ use super::{
     admission::Admission,
     attempt::{Attempt, AttemptOptions, Charges, Purpose},
     current::PolicySnapshot,
-    grant::Decider,
-    lease::{Added, Lease},
+    lease::{Added, Decider, Lease},
 };
 use crate::{
     backend::{Charge, OwnedCharge},

@@ -2,20 +2,19 @@
 //! keep what was charged, count and report.
 
 use super::{
+    admission::Step,
     attempt::{Attempt, Charges, longest_wait, rules},
     current::PolicySnapshot,
-    grant::{Decider, Grant},
-    lease::Lease,
+    lease::{Decider, Grant, Lease},
     observe,
     queue::{longest_in_queue, rate_queues},
     reservation::Reservation,
     state::RateLimiter,
-    step::Step,
     upstream::Postponement,
     wait::slots::Newcomer,
 };
 use crate::{
-    backend::{Charge, Outcome, OutcomeKind, Receipt},
+    backend::{Charge, Outcome, OutcomeKind, Receipt, TierStates},
     decision::{Decision, RateLimitedKind},
     fingerprint::Scope,
     observe::RequestResult,
@@ -37,39 +36,36 @@ pub(super) fn conclude(
 ) -> Step {
     let is_admitted_now = outcome.answer == OutcomeKind::Admitted { wait: 0 };
     if attempt.options.reads_decision || !is_admitted_now {
-        let tiers = charges.iter().flat_map(Charge::tiers);
-        for (tier, state) in tiers.zip(&outcome.tiers) {
-            decision.add_tier(tier.status(state.remaining, state.resets_in(), state.violated));
-        }
+        add_tiers(decision, charges, &outcome.tiers);
     }
     if attempt.options.peeks() {
         answer_peek(attempt, charges, outcome.answer, decision);
         return Step::Done(None);
     }
     let is_backend = decider == Decider::Backend;
-    let (wait, reservation) = match outcome.answer {
+    let (wait, kept) = match outcome.answer {
         OutcomeKind::Admitted { wait: 0 } => {
             let cooldowns = &attempt.limiter.inner.cooldowns;
             let put_off = if is_backend { cooldowns.claim(charges, None, attempt.now) } else { None };
             let wait = put_off.map_or(0, |put_off| nanos(put_off.at.saturating_since(attempt.now)));
-            (wait, reserve(attempt, charges, outcome, decider, put_off))
+            (wait, keep(attempt, charges, outcome, decider, put_off))
         }
         answer => {
-            let reservation = match answer {
-                OutcomeKind::Admitted { .. } => reserve(attempt, charges, outcome, decider, None),
+            let kept = match answer {
+                OutcomeKind::Admitted { .. } => keep(attempt, charges, outcome, decider, None),
                 OutcomeKind::Rejected { .. } if is_backend => free_slot(attempt, charges),
                 _ => None,
             };
-            let Some(reservation) = reservation else {
+            let Some(reservation) = &kept else {
                 reject(attempt, charges, answer, decision);
                 attempt.record(rules(charges), RequestResult::Rejected, decision);
                 return Step::Done(None);
             };
-            (nanos(reservation.at().saturating_since(attempt.now)), Some(reservation))
+            (nanos(reservation.at().saturating_since(attempt.now)), kept)
         }
     };
     let (waited, sleeps) = (attempt.options.waited, wait > 0 || !is_admitted_now);
-    if attempt.options.reads_decision || reservation.is_some() {
+    if attempt.options.reads_decision || kept.is_some() {
         decision.admit(attempt.now, wait.saturating_add(waited));
     }
     let result = match decider {
@@ -80,9 +76,16 @@ pub(super) fn conclude(
     if !charges.is_empty() && !attempt.options.counted {
         attempt.record(rules(charges), result, decision);
     }
-    match reservation {
+    match kept {
         Some(reservation) if sleeps => Step::Sleep(reservation),
-        reservation => Step::Done(reservation),
+        kept => Step::Done(kept),
+    }
+}
+
+/// The status of each tier, as the backend left it.
+pub(super) fn add_tiers(decision: &mut Decision, charges: &[Charge<'_>], states: &TierStates) {
+    for (tier, state) in charges.iter().flat_map(Charge::tiers).zip(states) {
+        decision.add_tier(tier.status(state.remaining, state.resets_in(), state.violated));
     }
 }
 
@@ -110,13 +113,13 @@ fn reject(attempt: &Attempt<'_>, charges: &[Charge<'_>], answer: OutcomeKind, de
 }
 
 /// What the request keeps of what it was charged; `None` where that is nothing.
-fn reserve(
+fn keep(
     attempt: &Attempt<'_>,
     charges: &[Charge<'_>],
     outcome: &Outcome,
     decider: Decider,
     put_off: Option<Postponement>,
-) -> Option<Reservation> {
+) -> Option<Box<Reservation>> {
     let Attempt { limiter, snapshot, now, .. } = *attempt;
     let keeps_lease = attempt.keeps_lease(charges);
     let waits = outcome.answer != OutcomeKind::Admitted { wait: 0 };
@@ -127,16 +130,16 @@ fn reserve(
         return None;
     }
     let grant = Grant { mirror, ..Grant::new(decider, Receipt::new(snapshot.policy, charges, now, outcome)) };
-    Some(match waits {
+    Some(Box::new(match waits {
         false => Reservation::now(Lease::new(limiter, grant), keeps_lease).put_off(put_off),
         true => Reservation::later(limiter, grant, keeps_lease, newcomer(attempt, charges), attempt.slots.take()),
-    })
+    }))
 }
 
 /// A slot that the queue of these charges keeps free, where there is one in
 /// time: others may have reserved all later ones. Under a fair rule, a slot of a
 /// tenant that has more waiters.
-fn free_slot(attempt: &Attempt<'_>, charges: &[Charge<'_>]) -> Option<Reservation> {
+fn free_slot(attempt: &Attempt<'_>, charges: &[Charge<'_>]) -> Option<Box<Reservation>> {
     if attempt.limiter.inner.waiters.waiting() == 0 {
         return None;
     }
@@ -153,7 +156,7 @@ fn free_slot(attempt: &Attempt<'_>, charges: &[Charge<'_>]) -> Option<Reservatio
         }
         attempt.replace_waiter();
     }
-    Some(reservation)
+    Some(Box::new(reservation))
 }
 
 /// A waiter in the queue of all that are charged the same.

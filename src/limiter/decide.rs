@@ -8,21 +8,20 @@
 use std::time::Duration;
 
 use super::{
-    admission::{Admission, Decided},
+    admission::{Admission, Ask, Decided, Event, Queue, Step},
     attempt::{Attempt, AttemptOptions, Purpose, longest_wait, rules},
-    conclude::conclude,
+    conclude::{add_tiers, conclude},
     current::PolicySnapshot,
     fallback::fall_back,
-    grant::Decider,
-    immediate::Immediate,
+    lease::Decider,
     observe,
+    permit::Charged,
     queue::longest_in_queue,
     shadow::charge_shadows,
     state::RateLimiter,
-    step::{Ask, Event, Queue, Step},
 };
 use crate::{
-    backend::{Charge, Decide, Outcome, OutcomeKind},
+    backend::{Charge, Decide, Outcome, OutcomeKind, TierStates},
     decision::{Decision, RateLimitedKind},
     descriptor::Descriptor,
     observe::RequestResult,
@@ -90,7 +89,6 @@ impl RateLimiter {
         })
     }
 
-    #[inline]
     fn decide_under(
         &self,
         snapshot: PolicySnapshot<'_>,
@@ -102,30 +100,6 @@ impl RateLimiter {
             self.inner.first_requests.look(snapshot.policy, descriptor);
         }
         let (now, policy) = (self.inner.clock.now(), &**snapshot.policy);
-        let immediate = Immediate { limiter: self, snapshot, now, options: &options };
-        let is_immediate = immediate.is_possible();
-        if is_immediate
-            && !descriptor.exempt
-            && let Some(target) = policy.resolve_uniform(descriptor)
-            && let Some(decided) = immediate.allow_uniform(&target, decision)
-        {
-            return decided;
-        }
-        self.decide_resolved(immediate, is_immediate, descriptor, decision)
-    }
-
-    /// Decides by all rules that apply. Out of line: inlined, it makes the immediate allow of
-    /// one rule slower by a third.
-    #[inline(never)]
-    fn decide_resolved(
-        &self,
-        immediate: Immediate<'_>,
-        is_immediate: bool,
-        descriptor: &Descriptor<'_>,
-        decision: &mut Decision,
-    ) -> Decided {
-        let Immediate { snapshot, now, options: &options, .. } = immediate;
-        let policy = &**snapshot.policy;
         policy.resolve(descriptor, |Resolved { enforced, shadows, unidentified }| {
             if let Some(unidentified) = *unidentified {
                 reject_unidentified(snapshot, unidentified, now, options, decision);
@@ -137,13 +111,6 @@ impl RateLimiter {
             if enforced.is_empty() && shadows.is_empty() {
                 return Decided::Now;
             }
-            if is_immediate
-                && shadows.is_empty()
-                && !policy.keeps_receipts()
-                && let Some(decided) = immediate.allow_all(enforced, decision)
-            {
-                return decided;
-            }
             if policy.adapts {
                 enforced
                     .iter_mut()
@@ -151,7 +118,7 @@ impl RateLimiter {
                     .for_each(|charge| *charge = self.at_current_rate(*charge, now));
             }
             if options.acquires() {
-                enforced.iter_mut().chain(&mut *shadows).for_each(|charge| *charge = charge.bounded_by_caller());
+                enforced.iter_mut().chain(&mut *shadows).for_each(Charge::allow_any_wait);
             }
             let endpoint_until = self.endpoint_cooling_until(descriptor, now);
             let options = AttemptOptions { endpoint_until, ..options.within(policy, descriptor) };
@@ -181,10 +148,43 @@ fn reject_unidentified(
 impl Attempt<'_> {
     /// Decides a new request.
     pub(super) fn start(&mut self, decision: &mut Decision) -> Decided {
+        if let Some(decided) = self.allow_at_once(decision) {
+            return decided;
+        }
         match self.ask(decision) {
             Step::Done(None) => Decided::Now,
             step => Decided::Admission(Admission::new(self, step)),
         }
+    }
+
+    /// Allows a request whose counters all exist and admit it now, in this process, and for
+    /// which nothing is left to do. Charges all, or nothing. What it does not allow is
+    /// decided as any other request.
+    ///
+    /// A shortcut: INSTRUCTIONS
+    fn allow_at_once(&self, decision: &mut Decision) -> Option<Decided> {
+        let Self { limiter, snapshot, enforced, options, now, .. } = *self;
+        let engine = limiter.inner.engine.as_ref()?;
+        let cooldowns = &limiter.inner.cooldowns;
+        // The holder of a permit also keeps to the pace of its keys.
+        let is_put_off = cooldowns.any(now) || options.acquires() && cooldowns.is_paced();
+        let keeps_more = options.keeps_lease || snapshot.policy.keeps_receipts() || !self.shadow.is_empty();
+        if is_put_off || keeps_more || options.peeks() {
+            return None;
+        }
+        let mut states = TierStates::new();
+        if !engine.charge_now(enforced, now, &mut states) {
+            return None;
+        }
+        if options.reads_decision {
+            add_tiers(decision, enforced, &states);
+            decision.admit(now, 0);
+        }
+        self.record(rules(enforced), RequestResult::Allowed, decision);
+        Some(match options.acquires() {
+            true => Decided::Charged(Charged::new(limiter, snapshot.policy, enforced, &states)),
+            false => Decided::Now,
+        })
     }
 
     /// Decides the request.
@@ -211,8 +211,9 @@ impl Attempt<'_> {
         if let Some(key) = self.limiter.blocked(self) {
             return self.reply(&mut self.limiter.behind(self, key), decision);
         }
-        match self.ask_backend() {
-            Decide::Now(Ok(mut outcome)) => self.reply(&mut outcome, decision),
+        let mut decided = self.ask_backend();
+        match decided {
+            Decide::Now(Ok(ref mut outcome)) => self.reply(outcome, decision),
             // Shadow rules would ask in vain.
             Decide::Now(Err(error)) => fall_back(self, error, decision),
             Decide::Later(reply) => {
@@ -224,6 +225,9 @@ impl Attempt<'_> {
     /// Until when the backend must not be asked, since a key is cooling down or keeps a pace.
     fn held_until(&self) -> Option<Timestamp> {
         let cooldowns = &self.limiter.inner.cooldowns;
+        if !cooldowns.any(self.now) && !cooldowns.is_paced() && self.options.endpoint_until.is_none() {
+            return None;
+        }
         let of_endpoint = self.options.endpoint_until.filter(|until| *until > self.now);
         let paced = || {
             let until = cooldowns.paced_until(self.enforced, self.now)?;
@@ -254,7 +258,9 @@ impl Attempt<'_> {
 
     /// Turns the backend's reply into the next step.
     fn reply(&mut self, outcome: &mut Outcome, decision: &mut Decision) -> Step {
-        self.now = self.now.saturating_add(Duration::from_nanos(outcome.later));
+        if outcome.later > 0 {
+            self.now = self.now.saturating_add(Duration::from_nanos(outcome.later));
+        }
         let pause = self.limiter.queue_for_rate(self, outcome);
         if let OutcomeKind::Busy { key } = outcome.answer
             && longest_in_queue(self.enforced, key, self.options.max_wait) > 0
@@ -262,11 +268,11 @@ impl Attempt<'_> {
         {
             return Step::Queue(Box::new(Queue { key, outcome: outcome.clone(), pause }));
         }
-        let step = conclude(self, self.enforced, outcome, Decider::Backend, decision);
-        match self.shadow.is_empty() || !decision.is_allowed() {
-            true => step,
-            false => charge_shadows(self, step),
+        if self.shadow.is_empty() {
+            return conclude(self, self.enforced, outcome, Decider::Backend, decision);
         }
+        let step = conclude(self, self.enforced, outcome, Decider::Backend, decision);
+        if decision.is_allowed() { charge_shadows(self, step) } else { step }
     }
 
     /// A key is cooling down: the request waits for the end, or is rejected.

@@ -1,26 +1,7 @@
 //! The asynchronous driver: the only loop that awaits. It waits for a step's
 //! event, brings the attempt up to date, and has it decided again.
 //!
-//! A request that waits is in one of these states:
-//!
-//! | step | waits for | event | next |
-//! |---|---|---|---|
-//! | `Ask` | the backend's reply | it replied | as for a new request, with its outcome |
-//! | | | it replied, but a cooldown has started | refunds what was charged; starts again |
-//! | | | no reply in time | failure modes; in a queue, stays there |
-//! | `Queue` | a call of its queue | first, and called | starts again, and keeps its position until it leaves |
-//! | | | may wait no longer | `Done`: rejected by its last outcome |
-//! | `CoolDown` | a timer | the cooldown is over | starts again |
-//! | `Sleep` | a timer, or a call of its queue | its slot was moved to another time | `Sleep` |
-//! | | | a cooldown has started | refunds the slot; starts again |
-//! | | | another tenant's waiter has its slot (fairness) | `Done`: rejected |
-//! | | | its slot has come | `Done`: admitted |
-//! | `AskShadows` | replies for shadow rules | all are there | the step decided before |
-//! | `Done` | the inner service, in the middleware | a cooldown has started | refunds what was charged; starts again |
-//!
-//! To start again is `admit` with `Event::Arrived`, under the policy in
-//! force, at the current adaptive rates, with what is left of the wait. So a
-//! new cooldown or policy needs no code of its own.
+//! The steps and their events are in the table of `admission.rs`.
 //!
 //! Invariant: nothing is decided here; each event is passed to [`Admission::admit`].
 //!
@@ -38,12 +19,10 @@ use std::{
 use tokio::runtime::Handle;
 
 use super::{
-    admission::Admission,
-    grant::{Decider, Grant},
-    lease::Lease,
+    admission::{Admission, Event, Step, counts_from_arrival},
+    lease::{Decider, Grant, Lease},
     observe,
     shadow::poll_replies,
-    step::{Event, Step, counts_from_arrival},
     wait::{
         fifo::QueueEntry,
         timer::{Timer, longest_sleep},
@@ -63,7 +42,7 @@ use crate::{
 const TOLERANCE: Duration = Duration::from_millis(1);
 
 /// A future that drives a request to its decision. Of no known type, since the
-/// code that drops it would make the immediate allow slower.
+/// code that drops it would make decisions at once slower.
 pub(crate) type Driving = Pin<Box<dyn Future<Output = (Decision, Box<Admission>)> + Send>>;
 
 impl Admission {

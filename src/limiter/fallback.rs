@@ -6,13 +6,12 @@
 use std::time::Duration;
 
 use super::{
+    admission::Step,
     attempt::{Attempt, Charges, rules},
     conclude::{at_local_share, conclude},
-    grant::{Decider, Grant},
-    lease::Lease,
+    lease::{Decider, Grant, Lease},
     observe,
     reservation::Reservation,
-    step::Step,
     wait::capacity::WaiterGrant,
 };
 use crate::{
@@ -55,7 +54,7 @@ pub(super) fn fall_back(attempt: &mut Attempt<'_>, error: BackendError, decision
         // Nothing is charged, but the upstream may send feedback all the same.
         return Step::Done(keeps_lease.then(|| {
             let receipt = Receipt::counted(snapshot.policy, charges, now, []);
-            Reservation::now(Lease::new(limiter, Grant::new(Decider::Fallback, receipt)), true)
+            Box::new(Reservation::now(Lease::new(limiter, Grant::new(Decider::Fallback, receipt)), true))
         }));
     }
     let request = attempt.request(&local, Duration::ZERO);

@@ -7,15 +7,12 @@ mod admission;
 mod attempt;
 mod builder;
 mod charge_more;
-mod charged;
 mod conclude;
 mod current;
 mod decide;
 mod drive;
 mod fallback;
 mod first_requests;
-mod grant;
-mod immediate;
 mod lease;
 mod observe;
 mod permit;
@@ -24,7 +21,6 @@ mod reservation;
 mod shadow;
 mod state;
 mod stats;
-mod step;
 mod upstream;
 mod wait;
 
@@ -43,7 +39,7 @@ pub(crate) use self::{
     upstream::{Feedback, Pause},
     wait::timer::sleep_until,
 };
-use self::{admission::Decided, attempt::Purpose, conclude::at_local_share, permit::Kept};
+use self::{admission::Decided, attempt::Purpose, conclude::at_local_share, permit::PermitKind};
 pub use self::{
     builder::RateLimiterBuilder, permit::Permit, state::RateLimiter, stats::Stats, upstream::AdaptiveRateStatus,
 };
@@ -213,8 +209,8 @@ impl RateLimiter {
     pub async fn acquire(&self, descriptor: &Descriptor<'_>, max_wait: Duration) -> Result<Permit, RateLimited> {
         let mut decision = Decision::unlimited();
         let admission = match self.decide_for(Purpose::Acquire, descriptor, max_wait, &mut decision) {
-            Decided::Now => return Permit::new(decision, Kept::Nothing),
-            Decided::Charged(charged) => return Permit::new(decision, Kept::Charged(charged)),
+            Decided::Now => return Permit::new(decision, PermitKind::Nothing),
+            Decided::Charged(charged) => return Permit::new(decision, PermitKind::Charged(charged)),
             Decided::Admission(admission) if admission.is_done() => {
                 return Permit::new(decision, admission.take_lease().into());
             }
@@ -225,7 +221,7 @@ impl RateLimiter {
                 let (decision, admission) = driving.await;
                 Permit::new(decision, admission.take_lease().into())
             }
-            Err(decision) => Permit::new(decision, Kept::Nothing),
+            Err(decision) => Permit::new(decision, PermitKind::Nothing),
         }
     }
 

@@ -1,11 +1,26 @@
-//! [`Permit`]: what a caller of `acquire` keeps of its charge.
+//! [`Permit`]: what a caller of `acquire` keeps of its charge. It decides nothing.
+//!
+//! Most permits are only dropped. A lease allocates, and takes several times what the
+//! decision does, so it is made where it is asked for: see [`Charged`]. Invariant: a
+//! permit is counted until it, or the lease made of it, is dropped.
+
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
 use http::StatusCode;
+use smallvec::SmallVec;
 
-use super::{charged::Charged, lease::Lease, upstream::Feedback};
+use super::{
+    lease::{Decider, Grant, Lease},
+    state::RateLimiter,
+    upstream::Feedback,
+};
 use crate::{
-    backend::Settlement,
+    backend::{Charge, Receipt, Settlement, TierClaim, TierStates},
     decision::{Decision, RateLimited},
+    policy::{ChargedRule, CompiledPolicy, charge::Charges},
 };
 
 /// Permission to proceed, from [`RateLimiter::acquire`](crate::RateLimiter::acquire).
@@ -35,12 +50,12 @@ use crate::{
 #[must_use = "the work is in flight until this is dropped"]
 pub struct Permit {
     decision: Decision,
-    kept: Kept,
+    kept: PermitKind,
 }
 
 /// What a permit keeps.
 #[derive(Debug)]
-pub(super) enum Kept {
+pub(super) enum PermitKind {
     /// Nothing was charged.
     Nothing,
     /// It was charged at once, and nothing is left to do.
@@ -48,14 +63,14 @@ pub(super) enum Kept {
     Lease(Box<Lease>),
 }
 
-impl From<Option<Lease>> for Kept {
+impl From<Option<Lease>> for PermitKind {
     fn from(lease: Option<Lease>) -> Self {
         lease.map_or(Self::Nothing, |lease| Self::Lease(Box::new(lease)))
     }
 }
 
 impl Permit {
-    pub(super) fn new(decision: Decision, kept: Kept) -> Result<Self, RateLimited> {
+    pub(super) fn new(decision: Decision, kept: PermitKind) -> Result<Self, RateLimited> {
         match decision.is_allowed() {
             true => Ok(Self { decision, kept }),
             false => Err(RateLimited::new(decision)),
@@ -64,9 +79,9 @@ impl Permit {
 
     fn lease(&self) -> Option<&Lease> {
         match &self.kept {
-            Kept::Nothing => None,
-            Kept::Charged(charged) => Some(charged.lease(&self.decision)),
-            Kept::Lease(lease) => Some(lease),
+            PermitKind::Nothing => None,
+            PermitKind::Charged(charged) => Some(charged.lease(&self.decision)),
+            PermitKind::Lease(lease) => Some(lease),
         }
     }
 
@@ -175,6 +190,63 @@ impl Permit {
         if let Some(lease) = self.lease() {
             lease.refund();
         }
+    }
+}
+
+/// What was charged at once, in this process, and is kept until a lease is made of it.
+pub(super) struct Charged {
+    limiter: RateLimiter,
+    policy: Arc<CompiledPolicy>,
+    rules: SmallVec<[ChargedRule; 1]>,
+    /// The version of each tier's state, after the charge.
+    versions: SmallVec<[u64; 1]>,
+    lease: OnceLock<Box<Lease>>,
+}
+
+impl Charged {
+    pub(super) fn new(
+        limiter: &RateLimiter,
+        policy: &Arc<CompiledPolicy>,
+        charges: &[Charge<'_>],
+        states: &TierStates,
+    ) -> Self {
+        limiter.inner.permits.add();
+        let (mut rules, mut versions) = (SmallVec::new(), SmallVec::new());
+        charges.iter().for_each(|charge| rules.push(ChargedRule::new(charge)));
+        states.iter().for_each(|state| versions.push(state.mark));
+        Self { limiter: limiter.clone(), policy: Arc::clone(policy), rules, versions, lease: OnceLock::new() }
+    }
+
+    /// The lease of the request that was admitted with this decision.
+    fn lease(&self, decision: &Decision) -> &Lease {
+        self.lease.get_or_init(|| Box::new(self.make_lease(decision)))
+    }
+
+    fn make_lease(&self, decision: &Decision) -> Lease {
+        let at = decision.decided_at();
+        let charges: Charges<'_> = self.rules.iter().map(|rule| rule.charge(&self.policy)).collect();
+        let tiers = charges.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge.cost, tier)));
+        let claims = tiers.zip(decision.tiers()).zip(&self.versions).map(|(((cost, tier), status), version)| {
+            let full_at = at.as_nanos().saturating_add(status.reset);
+            TierClaim { claim: tier.machine.claim(at.as_nanos(), cost, full_at, *version), shared: false }
+        });
+        let receipt = Receipt::counted(&self.policy, &charges, at, claims);
+        Lease::new(&self.limiter, Grant::new(Decider::Backend, receipt)).counted_before()
+    }
+}
+
+impl Drop for Charged {
+    fn drop(&mut self) {
+        // Otherwise the lease does.
+        if self.lease.get().is_none() {
+            self.limiter.inner.permits.subtract();
+        }
+    }
+}
+
+impl fmt::Debug for Charged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Charged").field("rules", &self.rules).finish_non_exhaustive()
     }
 }
 

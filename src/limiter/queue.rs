@@ -106,7 +106,8 @@ impl RateLimiter {
     /// How far ahead a request may reserve a slot.
     pub(super) fn reserved_ahead(&self, attempt: &Attempt<'_>) -> Duration {
         let max_wait = attempt.options.max_wait;
-        if attempt.enforced.iter().any(adapts) { max_wait.min(AHEAD) } else { max_wait }
+        let adapts = attempt.snapshot.policy.adapts && attempt.enforced.iter().any(adapts);
+        if adapts { max_wait.min(AHEAD) } else { max_wait }
     }
 
     /// Units were given back: the waiters for them may be admitted sooner.

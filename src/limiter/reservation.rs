@@ -21,8 +21,7 @@ use smallvec::SmallVec;
 
 use super::{
     attempt::{Attempt, Charges, LockedSlots, longest_wait},
-    grant::{Decider, Grant},
-    lease::Lease,
+    lease::{Decider, Grant, Lease},
     state::RateLimiter,
     upstream::Postponement,
     wait::slots::{Newcomer, SlotEntry, SlotOwner, SlotTime},

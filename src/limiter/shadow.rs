@@ -9,12 +9,12 @@ use std::{
 };
 
 use super::{
+    admission::{ShadowReplies, Step, counts_from_arrival},
     attempt::Attempt,
     current::PolicySnapshot,
     lease::Lease,
     observe,
     state::RateLimiter,
-    step::{ShadowReplies, Step, counts_from_arrival},
 };
 use crate::{
     backend::{Charge, Decide, Outcome, OutcomeKind, OwnedCharge, Request},

@@ -37,15 +37,6 @@ pub struct Charge<'a> {
     pub(crate) max_wait: u64,
 }
 
-/// The part of a charge that an immediate allow reads. On its own, that of the only
-/// rule of a policy: with a whole charge in its place, a permit took 87 instructions more.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Target<'a> {
-    pub(crate) key: Fingerprint,
-    pub(crate) tiers: &'a [Tier],
-    pub(crate) cost: u64,
-}
-
 /// The charges of one request.
 pub(crate) type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
 
@@ -126,10 +117,6 @@ impl<'a> Charge<'a> {
         Duration::from_nanos(self.max_wait)
     }
 
-    pub(crate) fn target(&self) -> Target<'a> {
-        Target { key: self.key, tiers: self.tiers, cost: self.cost }
-    }
-
     /// The keys of a tier's own counter and of its overflow counter.
     pub(crate) fn counters(&self, tier: &Tier) -> [Fingerprint; 2] {
         [self.key, self.rule.overflow].map(|key| key.tier(tier.salt))
@@ -137,8 +124,8 @@ impl<'a> Charge<'a> {
 
     /// For a caller that bounds the wait itself: a rule that sets no bound
     /// allows any wait.
-    pub(crate) fn bounded_by_caller(self) -> Self {
-        Self { max_wait: self.rule.max_wait.unwrap_or(u64::MAX), ..self }
+    pub(crate) fn allow_any_wait(&mut self) {
+        self.max_wait = self.rule.max_wait.unwrap_or(u64::MAX);
     }
 
     /// With `max_wait` reduced by the nanoseconds already waited.
@@ -307,11 +294,6 @@ impl ChargedRule {
     pub(crate) fn new(charge: &Charge<'_>) -> Self {
         let Charge { rule, own, key, selection, cost, .. } = *charge;
         Self { key, cost, own: own.cloned(), selection, rule: rule.index }
-    }
-
-    /// Of the only rule of a policy.
-    pub(crate) fn of_uniform(target: &Target<'_>) -> Self {
-        Self { key: target.key, cost: target.cost, own: None, selection: Selection::ONLY, rule: 0 }
     }
 
     /// The charge, under the policy that it was made under.

@@ -174,9 +174,14 @@ impl Matcher {
         }
     }
 
-    /// Adds to `found` the rules that match every path.
-    pub(super) fn find_everywhere(&self, found: &mut PatternMatches) {
-        found.extend(self.everywhere.iter().copied());
+    /// The rules that match every path, in the policy's order.
+    pub(super) fn everywhere(&self) -> &[PatternMatch] {
+        &self.everywhere
+    }
+
+    /// Whether no other rule matches anything.
+    pub(super) fn is_everywhere(&self) -> bool {
+        self.nodes.is_empty() && self.routes.is_empty()
     }
 
     pub(super) fn find_route(&self, route: &str, found: &mut PatternMatches) {

@@ -39,7 +39,7 @@ pub use self::{
 };
 pub(crate) use self::{
     adaptive_rate::{RateBounds, RateSteps},
-    charge::{ChargedRule, OwnedCharge, ReservationOwner, Target},
+    charge::{ChargedRule, OwnedCharge, ReservationOwner},
     compiled::{CompiledPolicy, CompiledRule},
     networks::{Networks, addresses},
     resolve::{Resolved, Unidentified},

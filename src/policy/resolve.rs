@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::{
-    charge::{Charge, Charges, Target},
+    charge::{Charge, Charges},
     compiled::{CompiledPolicy, CompiledRule},
     identity::{MissingIdentity, combine},
     matcher::{PatternMatch, PatternMatches},
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     decision::RateLimitedKind,
-    descriptor::{Descriptor, MissingTenant, TenantId},
+    descriptor::{Descriptor, TenantId},
     error::ConfigError,
 };
 
@@ -39,22 +39,6 @@ pub(crate) struct Unidentified<'a> {
 }
 
 impl CompiledPolicy {
-    /// What a request is charged, where its tenant alone says so, as [`resolve`](Self::resolve)
-    /// finds it. `None` as well where the request names a rule, where its tenant brings tiers,
-    /// or where it has none and the rule does not charge the anonymous one.
-    #[inline]
-    pub(crate) fn resolve_uniform(&self, descriptor: &Descriptor<'_>) -> Option<Target<'_>> {
-        let (scope, rule) = (self.uniform?, self.rules.first()?);
-        let is_anonymous = descriptor.missing_tenant == MissingTenant::Anonymous && !descriptor.ambiguous_tenant;
-        let key = match &descriptor.tenant {
-            _ if descriptor.rule.is_some() => return None,
-            Some(tenant) if tenant.limits().is_none() => scope.key(Some(tenant.id())),
-            None if is_anonymous => scope.shared(),
-            _ => return None,
-        };
-        Some(Target { key, tiers: rule.tier_sets.get(0), cost: rule.options.cost.saturating_mul(descriptor.cost) })
-    }
-
     /// Calls `with` with what a request is charged by all rules that apply, in the
     /// policy's order.
     pub(crate) fn resolve<R>(&self, descriptor: &Descriptor<'_>, with: impl FnOnce(&mut Resolved<'_>) -> R) -> R {
@@ -62,14 +46,15 @@ impl CompiledPolicy {
             return with(&mut Resolved::default());
         }
         let lookup = Lookup::new(self, descriptor);
-        let matching = lookup.matching();
-        let extra = Extra::new(&lookup, &matching);
+        let mut found = PatternMatches::new();
+        let matching = lookup.matching(&mut found);
+        let extra = Extra::new(&lookup, matching);
         let mut resolved = Resolved::default();
         for found in matching {
-            let rule = lookup.rule(found);
+            let rule = lookup.rule(*found);
             let charges = if rule.options.shadow { &mut resolved.shadows } else { &mut resolved.enforced };
-            match lookup.charge(found, &extra) {
-                Ok(charge) => charges.push(charge),
+            match lookup.charge(rule, *found, &extra, charges) {
+                Ok(()) => {}
                 Err(MissingIdentity::Rejected(kind)) if !rule.options.shadow => {
                     let error = || extra.own_tiers(rule)?.err();
                     resolved.unidentified.get_or_insert_with(|| Unidentified { rule, kind, error: error() });
@@ -88,9 +73,9 @@ impl CompiledPolicy {
         mut with: impl FnMut(&CompiledRule, &mut dyn Iterator<Item = TenantId<'_>>),
     ) {
         let lookup = Lookup::new(self, descriptor);
-        for found in lookup.matching() {
-            let rule = lookup.rule(found);
-            with(rule, &mut rule.identities(lookup.tenant(found), descriptor));
+        for found in lookup.matching(&mut PatternMatches::new()) {
+            let rule = lookup.rule(*found);
+            with(rule, &mut rule.identities(lookup.tenant(rule, *found), descriptor));
         }
     }
 
@@ -102,7 +87,7 @@ impl CompiledPolicy {
         descriptor: &Descriptor<'_>,
     ) -> Option<(&'a CompiledRule, &'a str)> {
         let lookup = Lookup::new(self, descriptor);
-        lookup.matching().into_iter().find_map(|found| {
+        lookup.matching(&mut PatternMatches::new()).iter().find_map(|found| {
             let rule = &self.rules[found.rule as usize];
             let is_known = |name: &Arc<str>| known.contains(&&**name);
             let has_none = !rule.keys.counts_tenant && !rule.keys.names.iter().any(is_known);
@@ -115,7 +100,7 @@ impl CompiledPolicy {
     /// may not limit this one.
     pub(crate) fn lets_settle(&self, descriptor: &Descriptor<'_>) -> bool {
         let lookup = Lookup::new(self, descriptor);
-        lookup.matching().into_iter().any(|found| lookup.rule(found).options.settle)
+        lookup.matching(&mut PatternMatches::new()).iter().any(|found| lookup.rule(*found).options.settle)
     }
 }
 
@@ -141,12 +126,31 @@ impl<'a> Lookup<'a> {
         &self.policy.rules[found.rule as usize]
     }
 
-    /// The rules that apply, with one pattern each, in the policy's order.
-    fn matching(&self) -> PatternMatches {
+    /// The rules that apply, with one pattern each, in the policy's order. `found` holds
+    /// them where they differ from request to request.
+    fn matching<'f>(&'f self, found: &'f mut PatternMatches) -> &'f [PatternMatch] {
         if let Some(id) = self.descriptor.rule {
-            return self.named(id).into_iter().collect();
+            found.extend(self.named(id));
+            return found;
         }
-        let mut found = self.find();
+        if self.policy.is_plain && self.policy.matcher.is_everywhere() {
+            return self.policy.matcher.everywhere();
+        }
+        self.find(found);
+        if !self.policy.is_plain {
+            self.exclude(found);
+        }
+        if found.len() > 1 {
+            // Stable: of a rule's patterns the most specific stays first.
+            found.sort_by_key(|found| found.rule);
+            found.dedup_by_key(|found| found.rule);
+        }
+        found
+    }
+
+    /// Keeps the rules that take the request's method. An exempt rule takes all others
+    /// away, and a rule that is no fallback takes the fallbacks away.
+    fn exclude(&self, found: &mut PatternMatches) {
         found.retain(|found| self.rule(*found).keys.takes(self.descriptor.method));
         if found.iter().any(|found| self.rule(*found).options.exempt && self.is_as_sent(*found)) {
             found.clear();
@@ -159,32 +163,29 @@ impl<'a> Lookup<'a> {
         if found.iter().any(replaces_fallback) {
             found.retain(|found| !self.rule(*found).options.fallback);
         }
-        // Stable: of a rule's patterns the most specific stays first.
-        found.sort_by_key(|found| found.rule);
-        found.dedup_by_key(|found| found.rule);
-        found
     }
 
     /// The rule that the request names, whatever it matches, with the pattern that
     /// the path matches. `None` if there is no such rule, or if it exempts.
     fn named(&self, id: &str) -> Option<PatternMatch> {
         let rule = self.policy.find_rule(id)?;
-        let matched = self.find().into_iter().find(|found| found.rule == rule);
+        let mut all = PatternMatches::new();
+        self.find(&mut all);
+        let matched = all.into_iter().find(|found| found.rule == rule);
         let found = matched.unwrap_or(PatternMatch { rule, pattern: PatternMatch::NONE, resolved: false });
         (!self.rule(found).options.exempt).then_some(found)
     }
 
-    /// All rules whose path or route matches; each with all such patterns.
-    fn find(&self) -> PatternMatches {
-        let (matcher, mut found) = (&self.policy.matcher, PatternMatches::new());
-        matcher.find_everywhere(&mut found);
+    /// Adds all rules whose path or route matches; each with all such patterns.
+    fn find(&self, found: &mut PatternMatches) {
+        let matcher = &self.policy.matcher;
+        matcher.everywhere().iter().for_each(|everywhere| found.push(*everywhere));
         if !matcher.is_empty() {
-            matcher.find_spelled(&self.spelling, &mut found);
+            matcher.find_spelled(&self.spelling, found);
         }
         if let Some(route) = self.descriptor.route {
-            matcher.find_route(route, &mut found);
+            matcher.find_route(route, found);
         }
-        found
     }
 
     /// Whether a match is one of the path as a router sees it, so that it may take a charge
@@ -202,36 +203,46 @@ impl<'a> Lookup<'a> {
 
     /// The tenant of the request under a rule.
     #[inline]
-    fn tenant(&self, found: PatternMatch) -> Option<TenantId<'_>> {
-        let path = self.spelling.matched(found.resolved);
-        self.rule(found).tenant(found.pattern.into(), self.descriptor, path)
+    fn tenant(&self, rule: &CompiledRule, found: PatternMatch) -> Option<TenantId<'_>> {
+        rule.tenant(found.pattern.into(), self.descriptor, self.spelling.matched(found.resolved))
     }
 
     /// The tenant for which the rule may make an exception. One that a router does not see
     /// in the path has none that favors it.
-    fn excepted<'i>(&self, found: PatternMatch, tenant: Option<TenantId<'i>>) -> Option<TenantId<'i>> {
-        let rule = self.rule(found);
+    fn excepted<'i>(
+        &self,
+        rule: &CompiledRule,
+        found: PatternMatch,
+        tenant: Option<TenantId<'i>>,
+    ) -> Option<TenantId<'i>> {
         let is_certain = rule.options.tenant_param.is_none() || self.is_as_sent(found);
         tenant.filter(|id| is_certain || !rule.tier_sets.favors(*id))
     }
 
-    /// The charge of a rule that matches. `Err` if it charges nothing: the request is
+    /// Adds the charge of a rule that matches. `Err` if it charges nothing: the request is
     /// unlimited, or rejected. The tiers that a tenant brings come before an exception for
     /// the tenant, and that before one for any of the keys.
-    fn charge<'c>(&'c self, found: PatternMatch, extra: &'c Extra) -> Result<Charge<'c>, MissingIdentity> {
-        let (rule, descriptor, tenant) = (self.rule(found), self.descriptor, self.tenant(found));
+    #[inline]
+    fn charge<'c>(
+        &'c self,
+        rule: &'c CompiledRule,
+        found: PatternMatch,
+        extra: &'c Extra,
+        charges: &mut Charges<'c>,
+    ) -> Result<(), MissingIdentity> {
+        let (descriptor, tenant) = (self.descriptor, self.tenant(rule, found));
         let counted = rule.identify(tenant, descriptor, || extra.name(rule))?;
         let own = match extra.own_tiers(rule) {
             Some(Err(_)) => return Err(MissingIdentity::Rejected(RateLimitedKind::InvalidTiers)),
             own => own.and_then(Result::ok),
         };
-        let ids = || rule.identities(self.excepted(found, tenant), descriptor);
+        let ids = || rule.identities(self.excepted(rule, found, tenant), descriptor);
         let tier_set = match own {
             Some(_) => 0,
             None => rule.tier_sets.choose(ids, || descriptor.plan_name()).ok_or(MissingIdentity::Unlimited)?,
         };
         let selection = rule.keys.select(tier_set, found.pattern.into(), descriptor.method);
-        Ok(Charge {
+        charges.push(Charge {
             rule,
             tiers: own.map_or_else(|| rule.tiers(selection), |own| own.sets.get(tier_set)),
             own,
@@ -240,7 +251,8 @@ impl<'a> Lookup<'a> {
             selection,
             cost: rule.options.cost.saturating_mul(descriptor.cost),
             max_wait: rule.max_wait.unwrap_or(0),
-        })
+        });
+        Ok(())
     }
 }
 
@@ -255,10 +267,13 @@ struct Extra {
 impl Extra {
     fn new(lookup: &Lookup<'_>, matching: &[PatternMatch]) -> Self {
         let (mut extra, limits) = (Self::default(), lookup.descriptor.tenant_limits());
+        if limits.is_none() && !lookup.policy.combines_keys {
+            return extra;
+        }
         for found in matching {
             let rule = lookup.rule(*found);
             if rule.keys.has_several() {
-                let name = combine(&rule.keys, lookup.tenant(*found), lookup.descriptor);
+                let name = combine(&rule.keys, lookup.tenant(rule, *found), lookup.descriptor);
                 extra.names.extend(name.map(|name| (rule.index, name)));
             }
             if let Some(quotas) = limits.and_then(|limits| limits.tiers_for(rule.id, rule.keys.counts_tenant)) {

@@ -171,10 +171,9 @@ impl<'r> Covering<'r> {
     /// The first rule that covers `rule`.
     fn find(&self, rule: &Rule) -> Option<&'r Rule> {
         let patterns = rule.matches.paths.len() + rule.matches.routes.len();
-        let mut everywhere = PatternMatches::new();
-        self.matcher.find_everywhere(&mut everywhere);
         // How many of the rule's patterns each of the others covers.
-        let mut covered: BTreeMap<u32, usize> = everywhere.iter().map(|found| (found.rule, patterns)).collect();
+        let everywhere = self.matcher.everywhere().iter();
+        let mut covered: BTreeMap<u32, usize> = everywhere.map(|found| (found.rule, patterns)).collect();
         let mut count = |mut found: PatternMatches| {
             found.sort_by_key(|found| found.rule);
             found.dedup_by_key(|found| found.rule);

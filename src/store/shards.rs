@@ -30,9 +30,13 @@ impl<T: Default> Shards<T> {
 
     /// Locks the shards of some keys.
     pub(super) fn lock_all(&self, keys: impl Iterator<Item = Fingerprint>) -> SmallVec<[(usize, Guard<'_, T>); 2]> {
-        let mut indexes: SmallVec<[usize; 4]> = keys.map(|key| self.index_of(key)).collect();
-        indexes.sort_unstable();
-        indexes.dedup();
-        indexes.into_iter().map(|index| (index, self.lock(index))).collect()
+        let (mut indexes, mut locked) = (SmallVec::<[usize; 4]>::new(), SmallVec::new());
+        keys.for_each(|key| indexes.push(self.index_of(key)));
+        if indexes.len() > 1 {
+            indexes.sort_unstable();
+            indexes.dedup();
+        }
+        indexes.iter().for_each(|index| locked.push((*index, self.lock(*index))));
+        locked
     }
 }

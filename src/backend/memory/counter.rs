@@ -72,16 +72,6 @@ impl<M: StateMachine<State: Stored>> Counter<'_, M> {
         self.shard.locate::<M::State>(self.key)
     }
 
-    /// The index of a state that exists, if it admits the cost at once.
-    #[inline]
-    pub(super) fn admits(&mut self, now: u64, cost: u64) -> Option<usize> {
-        let index = self.locate()?;
-        let (machine, state) = (self.machine, M::State::table_mut(self.shard).state(index));
-        let is_admitted =
-            machine.earliest(state, now, cost) == Some(now) && machine.smooth_departure(state, now, cost) == now;
-        is_admitted.then_some(index)
-    }
-
     /// Charges a state that exists, if it admits the cost at once.
     #[inline]
     pub(super) fn try_charge(&mut self, now: u64, cost: u64) -> Option<Versioned> {

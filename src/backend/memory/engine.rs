@@ -8,7 +8,7 @@
 use smallvec::SmallVec;
 
 use super::{
-    counter::{Versioned, with_counter},
+    counter::with_counter,
     machine_source::{FullQuota, MachineSource, Machines},
     transaction::{FoundTier, FoundTiers, Transaction, tiers},
 };
@@ -20,7 +20,7 @@ use crate::{
         request::Request,
     },
     fingerprint::Fingerprint,
-    policy::{Target, Tier, charge::Charge},
+    policy::charge::Charge,
     store::Store,
     time::{Timestamp, nanos},
 };
@@ -88,6 +88,14 @@ impl<M: MachineSource> Engine<M> {
         })
     }
 
+    /// See [`InProcess::charge_now`](crate::backend::InProcess::charge_now).
+    pub(crate) fn charge_now(&self, charges: &[Charge<'_>], now: u64, states: &mut TierStates) -> bool {
+        self.store.record_time(now);
+        self.source.with(charges.iter().flat_map(Charge::tiers), now, |machines| {
+            Transaction::new(machines, &self.store, charges).charge_now(charges, now, states)
+        })
+    }
+
     /// The outcome that [`Self::charge`] would have, charging nothing.
     pub(crate) fn look(&self, request: &Request<'_>) -> Outcome {
         self.with_machines(request, |machines| {
@@ -106,25 +114,6 @@ impl<M: MachineSource> Engine<M> {
 }
 
 impl<M: MachineSource> Engine<M> {
-    /// See [`InProcess::try_charge_tier`](crate::backend::in_process::InProcess::try_charge_tier).
-    #[inline]
-    pub(crate) fn try_charge_tier(&self, target: &Target<'_>, tier: &Tier, now: u64) -> Option<Versioned> {
-        self.store.record_time(now);
-        self.source.with_one(tier, now, |machine| {
-            let mut shard = self.store.lock(self.store.shard_of(target.key));
-            let key = target.key.tier(tier.salt);
-            with_counter!((&self.store, &mut shard, machine, key), counter => counter.try_charge(now, target.cost))
-        })
-    }
-
-    pub(crate) fn try_charge(&self, targets: &[Target<'_>], now: u64, charged: impl FnMut(&Tier, Versioned)) -> bool {
-        self.store.record_time(now);
-        self.source.with(targets.iter().flat_map(|target| target.tiers), now, |machines| {
-            let keys = targets.iter().map(|target| target.key);
-            Transaction::of_keys(machines, &self.store, keys).try_charge(targets, now, charged)
-        })
-    }
-
     pub(crate) fn is_last(&self, receipt: &Receipt, now: Timestamp) -> bool {
         let mut is_last = true;
         receipt.for_each(|charge, tier, owned| {

@@ -7,7 +7,7 @@
 use smallvec::SmallVec;
 
 use super::{
-    counter::{Entry, Versioned, with_counter},
+    counter::{Entry, with_counter},
     machine_source::Machines,
 };
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
         request::Request,
     },
     fingerprint::Fingerprint,
-    policy::{Target, Tier, charge::Charge},
+    policy::{Tier, charge::Charge},
     store::{Guard, Shard, Store},
     time::nanos,
 };
@@ -95,42 +95,31 @@ pub(super) struct Transaction<'s, M> {
 impl<'s, M: Machines> Transaction<'s, M> {
     #[inline]
     pub(super) fn new(machines: M, store: &'s Store, charges: &[Charge<'_>]) -> Self {
-        Self::of_keys(machines, store, charges.iter().map(|charge| charge.key))
+        let shards = store.lock_all(charges.iter().map(|charge| charge.key));
+        Self { machines, store, shards, overflow: None }
     }
 
+    /// Charges all tiers, if each has a state that admits the cost at `now`; else changes
+    /// nothing. Adds their status to `states`.
     #[inline]
-    pub(super) fn of_keys(machines: M, store: &'s Store, keys: impl ExactSizeIterator<Item = Fingerprint>) -> Self {
-        Self { machines, store, shards: store.lock_all(keys), overflow: None }
-    }
-
-    /// Charges all targets, if the state of every tier exists and admits the cost at
-    /// `now`; else changes nothing. Tells `charged` of each tier.
-    #[inline]
-    pub(super) fn try_charge(
-        &mut self,
-        targets: &[Target<'_>],
-        now: u64,
-        mut charged: impl FnMut(&Tier, Versioned),
-    ) -> bool {
-        let machines = self.machines;
-        let mut hints: SmallVec<[usize; 4]> = SmallVec::new();
-        for Target { key, tiers, cost } in targets {
-            for tier in *tiers {
-                let parts = (self.store, self.shard(*key), machines.of(tier), key.tier(tier.salt));
-                let admits = with_counter!(parts, counter => counter.admits(now, *cost));
-                let Some(hint) = admits else { return false };
-                hints.push(hint);
-            }
+    pub(super) fn charge_now(&mut self, charges: &[Charge<'_>], now: u64, states: &mut TierStates) -> bool {
+        if let [charge] = charges
+            && let [tier] = charge.tiers()
+        {
+            let machines = self.machines;
+            let parts = (self.store, self.shard(charge.key), machines.of(tier), charge.key.tier(tier.salt));
+            let charged = with_counter!(parts, counter => counter.try_charge(now, charge.cost));
+            states.extend(charged.map(|status| TierState::new(status, false)));
+            return charged.is_some();
         }
-        let mut hints = hints.into_iter();
-        for Target { key, tiers, cost } in targets {
-            for (tier, hint) in tiers.iter().zip(&mut hints) {
-                let parts = (self.store, self.shard(*key), machines.of(tier), key.tier(tier.salt));
-                let committed = with_counter!(parts, counter => counter.commit_at(hint, (now, now), *cost));
-                committed.into_iter().for_each(|status| charged(tier, status));
-            }
+        let mut found = FoundTiers::new();
+        let is_admitted = self.find_all(charges, now, &mut found)
+            && found.iter().all(|tier| tier.earliest == Some(now))
+            && !charges.iter().any(Charge::is_smooth);
+        if is_admitted {
+            self.commit(charges, (now, now), &found, states);
         }
-        true
+        is_admitted
     }
 
     /// The shard of a key, among those locked.
