@@ -13,6 +13,7 @@ mod decide;
 mod drive;
 mod fallback;
 mod first_requests;
+mod immediate;
 mod lease;
 mod observe;
 mod permit;

@@ -44,6 +44,8 @@ pub(crate) struct CompiledPolicy {
     pub(crate) rules: Vec<CompiledRule>,
     pub(super) matcher: Matcher,
     by_id: HashMap<&'static str, u32, RandomState>,
+    /// The scope of the only rule, where requests differ in nothing but their tenant.
+    pub(super) uniform: Option<Scope>,
     /// Whether every rule applies to all requests that it matches: none exempts, is a
     /// fallback, or is for some methods only.
     pub(super) is_plain: bool,
@@ -79,6 +81,7 @@ impl CompiledPolicy {
         Ok(Self {
             matcher,
             by_id: rules.iter().zip(0..).map(|(rule, index)| (*rule.id, index)).collect(),
+            uniform: if let [rule] = &*rules { rule.uniform_scope() } else { None },
             is_plain: enabled().all(|rule| !rule.exempt && !rule.fallback && rule.matches.methods.is_empty()),
             combines_keys: rules.iter().any(|rule| rule.keys.has_several()),
             adapts,
@@ -186,6 +189,15 @@ impl CompiledRule {
             options: Rule { plans: BTreeMap::new(), tenants: BTreeMap::new(), ..rule.clone() },
             reports: RuleReports::default(),
         }
+    }
+
+    /// The scope of all requests, where path, method and plan of none matter, and the rule
+    /// needs no more than an immediate charge.
+    pub(super) fn uniform_scope(&self) -> Option<Scope> {
+        let has_more_to_charge = self.is_settled_late() || self.counts_messages() || self.tier_sets.has_in_flight();
+        let is_plain = !has_more_to_charge && !self.options.shadow && !self.options.smooth;
+        let is_uniform = is_plain && self.options.matches.is_everywhere() && self.tier_sets.is_single();
+        self.keys.only_scope().filter(|_| is_uniform)
     }
 
     /// The tenant of a request that matched this pattern.

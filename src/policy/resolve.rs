@@ -11,12 +11,13 @@ use super::{
     identity::{MissingIdentity, combine},
     matcher::{PatternMatch, PatternMatches},
     pattern,
+    rule_keys::Selection,
     spelling::Spelling,
     tiers::OwnTiers,
 };
 use crate::{
     decision::RateLimitedKind,
-    descriptor::{Descriptor, TenantId},
+    descriptor::{Descriptor, MissingTenant, TenantId, TenantRef},
     error::ConfigError,
 };
 
@@ -39,6 +40,33 @@ pub(crate) struct Unidentified<'a> {
 }
 
 impl CompiledPolicy {
+    /// The only charge of a request, where its tenant alone says what that is, as
+    /// [`resolve`](Self::resolve) finds it. `None` as well where the request names a rule,
+    /// where its tenant brings tiers, or where it has none and the rule does not charge the
+    /// anonymous one.
+    #[inline]
+    pub(crate) fn resolve_uniform<'a>(&'a self, descriptor: &'a Descriptor<'_>) -> Option<Charge<'a>> {
+        let (scope, rule) = (self.uniform?, self.rules.first()?);
+        let is_identified = match &descriptor.tenant {
+            Some(tenant) => tenant.limits().is_none(),
+            None => descriptor.missing_tenant == MissingTenant::Anonymous && !descriptor.ambiguous_tenant,
+        };
+        if descriptor.rule.is_some() || descriptor.exempt || !is_identified {
+            return None;
+        }
+        let tenant = descriptor.tenant.as_ref().map(TenantRef::id);
+        Some(Charge {
+            rule,
+            tiers: rule.tier_sets.get(0),
+            own: None,
+            tenant,
+            key: scope.key(tenant),
+            selection: Selection::ONLY,
+            cost: rule.options.cost.saturating_mul(descriptor.cost),
+            max_wait: rule.max_wait.unwrap_or(0),
+        })
+    }
+
     /// Calls `with` with what a request is charged by all rules that apply, in the
     /// policy's order.
     pub(crate) fn resolve<R>(&self, descriptor: &Descriptor<'_>, with: impl FnOnce(&mut Resolved<'_>) -> R) -> R {

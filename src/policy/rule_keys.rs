@@ -23,6 +23,11 @@ pub(crate) struct Selection {
     pub(super) scope: u32,
 }
 
+impl Selection {
+    /// That of a rule with one tier set and one scope.
+    pub(super) const ONLY: Self = Self { tier_set: 0, scope: 0 };
+}
+
 /// What a rule counts separately.
 #[derive(Debug)]
 pub(crate) struct RuleKeys {
@@ -42,6 +47,15 @@ pub(crate) struct RuleKeys {
 }
 
 impl RuleKeys {
+    /// The key of requests that differ in nothing but their tenant; `None`
+    /// where the rule tells more apart, or is for some methods only.
+    pub(super) fn only_scope(&self) -> Option<Scope> {
+        match &*self.scopes {
+            [scope] if self.per_tenant && self.names.is_empty() && self.methods.is_empty() => Some(*scope),
+            _ => None,
+        }
+    }
+
     pub(super) fn new(id: RuleName, rule: &Rule) -> Self {
         let patterns: Vec<&str> = rule.matches.paths.iter().chain(&rule.matches.routes).map(String::as_str).collect();
         let per_endpoint = counts_per(rule, &Dimension::Endpoint) && !patterns.is_empty();

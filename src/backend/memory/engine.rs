@@ -15,7 +15,7 @@ use super::{
 use crate::{
     algorithm::UNKNOWN_TIME,
     backend::{
-        outcome::{Outcome, OutcomeKind, TierStates},
+        outcome::{Outcome, OutcomeKind, TierState, TierStates},
         receipt::Receipt,
         request::Request,
     },
@@ -91,6 +91,19 @@ impl<M: MachineSource> Engine<M> {
     /// See [`InProcess::charge_now`](crate::backend::InProcess::charge_now).
     pub(crate) fn charge_now(&self, charges: &[Charge<'_>], now: u64, states: &mut TierStates) -> bool {
         self.store.record_time(now);
+        if let [charge] = charges
+            && let [tier] = charge.tiers()
+        {
+            // In one pass, without a list of locks: half the instructions.
+            let charged = self.source.with_one(tier, now, |machine| {
+                let (key, mut shard) = self.counter(charge, false);
+                let parts = (&self.store, &mut shard, machine, key.tier(tier.salt));
+                with_counter!(parts, counter => counter.try_charge(now, charge.cost))
+            });
+            let Some(status) = charged else { return false };
+            states.push(TierState::new(status, false));
+            return true;
+        }
         self.source.with(charges.iter().flat_map(Charge::tiers), now, |machines| {
             Transaction::new(machines, &self.store, charges).charge_now(charges, now, states)
         })

@@ -103,15 +103,6 @@ impl<'s, M: Machines> Transaction<'s, M> {
     /// nothing. Adds their status to `states`.
     #[inline]
     pub(super) fn charge_now(&mut self, charges: &[Charge<'_>], now: u64, states: &mut TierStates) -> bool {
-        if let [charge] = charges
-            && let [tier] = charge.tiers()
-        {
-            let machines = self.machines;
-            let parts = (self.store, self.shard(charge.key), machines.of(tier), charge.key.tier(tier.salt));
-            let charged = with_counter!(parts, counter => counter.try_charge(now, charge.cost));
-            states.extend(charged.map(|status| TierState::new(status, false)));
-            return charged.is_some();
-        }
         let mut found = FoundTiers::new();
         let is_admitted = self.find_all(charges, now, &mut found)
             && found.iter().all(|tier| tier.earliest == Some(now))

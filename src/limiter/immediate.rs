@@ -1,0 +1,64 @@
+//! The immediate allow: a request whose counters all exist and admit it now, in this
+//! process, and for which nothing is left to do.
+//!
+//! It is a shortcut of `decide.rs`: it rejects nothing, and what it does not admit is
+//! decided there. It takes a third of the instructions (one tier: 693, and 2,066 on the
+//! leanest general path that was tried).
+//! Invariant: it charges all of a request, or nothing.
+
+use super::{
+    admission::Decided,
+    attempt::{AttemptOptions, rules},
+    conclude::add_tiers,
+    current::PolicySnapshot,
+    observe,
+    permit::Charged,
+    state::RateLimiter,
+};
+use crate::{
+    backend::{Charge, TierStates},
+    decision::Decision,
+    observe::RequestResult,
+    time::Timestamp,
+};
+
+/// A request that may be admitted at once.
+#[derive(Clone, Copy)]
+pub(super) struct Immediate<'a> {
+    pub(super) limiter: &'a RateLimiter,
+    pub(super) snapshot: PolicySnapshot<'a>,
+    pub(super) now: Timestamp,
+    pub(super) options: &'a AttemptOptions,
+}
+
+impl Immediate<'_> {
+    /// Whether a request that is admitted now is also sent now, and keeps nothing but a
+    /// permit: no key cools down. The holder of a permit also keeps to the pace of its
+    /// keys.
+    #[inline]
+    pub(super) fn is_possible(&self) -> bool {
+        let Self { limiter, now, options, .. } = *self;
+        let cooldowns = &limiter.inner.cooldowns;
+        let is_put_off = cooldowns.any(now) || options.acquires() && cooldowns.is_paced();
+        limiter.inner.engine.is_some() && !options.keeps_lease && !options.peeks() && !is_put_off
+    }
+
+    /// Charges all rules that apply.
+    #[inline]
+    pub(super) fn allow(self, charges: &[Charge<'_>], decision: &mut Decision) -> Option<Decided> {
+        let Self { limiter, snapshot, now, options } = self;
+        let mut states = TierStates::new();
+        if !limiter.inner.engine.as_ref()?.charge_now(charges, now, &mut states) {
+            return None;
+        }
+        if options.reads_decision {
+            add_tiers(decision, charges, &states);
+            decision.admit(now, 0);
+        }
+        observe::record(snapshot.counters, rules(charges), RequestResult::Allowed, decision, now);
+        if !options.acquires() {
+            return Some(Decided::Now);
+        }
+        Some(Decided::Charged(Charged::new(limiter, snapshot.policy, charges, &states)))
+    }
+}
