@@ -147,6 +147,21 @@ fn every_default_is_the_default() {
     assert!(checked.len() > 12, "{checked:?}");
 }
 
+/// The units that the page lists are those of the parser, and what it spells parses.
+#[test]
+fn every_spelling_of_a_duration_parses() {
+    let page = read("docs/policy.md");
+    let durations = page.lines().find(|line| line.starts_with("**Durations**")).unwrap();
+    let spellings: Vec<&str> = durations.split('`').skip(1).step_by(2).collect();
+    for known in ["ns", "us", "ms", "s", "m", "min", "h", "d", "w", "1h30m", "1h 30m"] {
+        assert!(spellings.contains(&known), "{known} is not on the page");
+    }
+    for spelling in spellings {
+        let number = if spelling.starts_with(|first: char| first.is_ascii_digit()) { "" } else { "2" };
+        parse(&format!("rules: [{{ id: r, tiers: [{{ limit: 1, window: {number}{spelling} }}] }}]"));
+    }
+}
+
 /// Every YAML block of a page that has rules is a valid policy.
 #[test]
 fn the_policies_of_the_pages_are_valid() {

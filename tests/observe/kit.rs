@@ -132,6 +132,18 @@ fn the_dashboard_uses_metrics_that_there_are() {
     }
 }
 
+/// Instances of several services may have the same name.
+#[test]
+fn the_legends_name_the_job_of_an_instance() {
+    let dashboard: Value = serde_json::from_str(&file("docs/grafana.json")).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let legends = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
+    let legends: Vec<&str> = legends.filter_map(|target| target["legendFormat"].as_str()).collect();
+    let of_instances: Vec<_> = legends.iter().filter(|legend| legend.contains("{{instance}}")).collect();
+    assert!(!of_instances.is_empty());
+    assert!(of_instances.iter().all(|legend| legend.contains("{{job}}")), "{of_instances:?}");
+}
+
 #[cfg(feature = "serde")]
 #[test]
 fn the_alerts_use_metrics_that_there_are() {
