@@ -1,7 +1,11 @@
 //! What a leased rule may not do, whatever its load: use too much of the server's memory
 //! or too many calls, lose units, or reject while this instance has units.
 
-use std::time::Duration;
+use std::{
+    env,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
 
 use redis::Value;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -73,50 +77,103 @@ async fn a_new_tenant_costs_at_most_twice_what_it_costs_an_exact_rule() {
     }
 }
 
-/// Three instances, which each check 25 tenants one after the other every 70 ms. One
-/// exchange of each instance an interval or window, whichever is longer, and some where
-/// chance wills it; up to three of each a window of ten intervals.
+fn fleet_policy(window: u64, interval_ms: u64) -> Policy {
+    let quota = Quota::new(1_000_000, Duration::from_secs(window)).algorithm(Algorithm::FixedWindow);
+    Policy::new().rule(leased("api").tier(quota).sync_interval(Duration::from_millis(interval_ms)))
+}
+
+/// An instance that checks 25 tenants one after the other every 70 ms, for as long as it is
+/// polled.
+async fn check_tenants(url: String, policy: Policy) {
+    let limiter = limiter(policy, &patient(url).await);
+    let mut ticks = interval(Duration::from_millis(70));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        for tenant in 0..25 {
+            assert_eq!(ask(&limiter, "/", &format!("tenant-{tenant}")).await, Seen::Admitted);
+        }
+    }
+}
+
+/// Counts the calls by the time that has passed, until four seconds had at most six each. The
+/// first seconds show the demand, and a machine that stalls lets keys run dry.
+async fn sees_few_calls(server: &Server, load: &str) {
+    const MOST_A_SECOND: f64 = 6.0;
+    let mut ticks = interval(Duration::from_secs(1));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let start = Instant::now();
+    let mut seen: Vec<(Duration, u64)> = Vec::new();
+    loop {
+        ticks.tick().await;
+        seen.push((start.elapsed(), calls(server).await));
+        if let [_, _, .., before, _, _, _, after] = seen[..] {
+            let (calls, passed) = ((after.1 - before.1) as f64, (after.0 - before.0).as_secs_f64());
+            if calls > 0.0 && calls <= MOST_A_SECOND * passed {
+                return eprintln!("{load}: {:.1} calls a second, calls by time {seen:?}", calls / passed);
+            }
+        }
+        assert!(seen.len() < 24, "{load}: calls by time {seen:?}");
+    }
+}
+
+/// The window in seconds, and the interval of exchanges in milliseconds.
+const LOADS: [(u64, u64); 4] = [(10, 1_000), (1, 1_000), (10, 100), (1, 100)];
+
+/// One exchange of each instance a window or interval, whichever is longer, and some where
+/// chance wills it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn few_calls_are_needed_whatever_the_windows() {
     let _machine = exclusive_machine().await;
-    for (window, interval_ms, most_a_second) in [(10, 1_000, 6.0), (1, 1_000, 6.0), (10, 100, 6.0), (1, 100, 12.0)] {
+    for (window, interval_ms) in LOADS {
         let server = Server::start().await;
-        let quota = Quota::new(1_000_000, Duration::from_secs(window)).algorithm(Algorithm::FixedWindow);
-        let rule = leased("api").tier(quota).sync_interval(Duration::from_millis(interval_ms));
-        let mut fleet = Vec::new();
-        for _ in 0..3 {
-            fleet.push(limiter(Policy::new().rule(rule.clone()), &patient(server.url()).await));
+        let load = format!("windows of {window} s, every {interval_ms} ms");
+        let instance = || check_tenants(server.url(), fleet_policy(window, interval_ms));
+        tokio::select! {
+            () = sees_few_calls(&server, &load) => {}
+            _ = async { tokio::join!(instance(), instance(), instance()) } => unreachable!("they check for ever"),
         }
-        let mut ticks = interval(Duration::from_millis(70));
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let start = Instant::now();
-        let mut seen: Vec<(Duration, u64)> = Vec::new();
-        // A busy machine stretches the rounds, so calls are counted by the time that has passed. The
-        // first rounds show the demand, and a machine that stalls lets keys run dry.
-        let is_enough = |seen: &[(Duration, u64)]| match seen {
-            [.., before, _, _, _, after] if seen.len() > 6 => {
-                (after.1 - before.1) as f64 <= most_a_second * (after.0 - before.0).as_secs_f64()
-            }
-            _ => false,
-        };
-        for round in 0.. {
-            ticks.tick().await;
-            if round % 14 == 0 {
-                let calls = calls(&server).await;
-                seen.push((start.elapsed(), calls));
-                let shown = format!("windows of {window} s, every {interval_ms} ms: calls by time {seen:?}");
-                if is_enough(&seen) {
-                    eprintln!("{shown}");
-                    break;
-                }
-                assert!(seen.len() < 24, "{shown}");
-            }
-            for limiter in &fleet {
-                for tenant in 0..25 {
-                    assert_eq!(ask(limiter, "/", &format!("tenant-{tenant}")).await, Seen::Admitted);
-                }
-            }
-        }
+    }
+}
+
+/// The server's URL, the window and the interval, for a process of a fleet.
+const FLEET_OF: &str = "TOWER_RATELIMIT_TEST_FLEET_OF";
+
+/// One of the processes of the test below, which names the server. Alone it does nothing.
+#[tokio::test]
+async fn one_process_of_a_fleet() {
+    let Ok(fleet) = env::var(FLEET_OF) else { return };
+    let [url, window, interval_ms] = fleet.split(' ').collect::<Vec<_>>()[..] else { panic!("{fleet}") };
+    check_tenants(url.to_owned(), fleet_policy(window.parse().unwrap(), interval_ms.parse().unwrap())).await;
+}
+
+/// Dropping it ends it.
+struct Process(Child);
+
+impl Process {
+    fn start(server: &Server, (window, interval_ms): (u64, u64)) -> Self {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command.args(["--exact", "leased_limits::one_process_of_a_fleet"]).stdout(Stdio::null());
+        Self(command.env(FLEET_OF, format!("{} {window} {interval_ms}", server.url())).spawn().unwrap())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn few_calls_are_needed_of_three_processes() {
+    let _machine = exclusive_machine().await;
+    for load in LOADS {
+        let server = Server::start().await;
+        let mut fleet = [(); 3].map(|()| Process::start(&server, load));
+        sees_few_calls(&server, &format!("three processes, windows of {} s, every {} ms", load.0, load.1)).await;
+        assert!(fleet.iter_mut().all(|process| process.0.try_wait().unwrap().is_none()), "one has failed");
     }
 }
 

@@ -84,6 +84,7 @@ impl Pool {
 
     /// A request of `cost` units takes them, if there are enough. Returns also what has
     /// expired.
+    #[inline]
     pub(super) fn take(&mut self, version: u64, cost: u64, now: u64) -> (Take, Option<ReturnedUnits>) {
         let now = self.present(now);
         let has = |lease: &Option<Box<Lease>>| lease.as_ref().is_some_and(|lease| lease.has(cost, now));
@@ -183,9 +184,14 @@ impl Pool {
         demand::with_spare(self.demand.per_interval(now, interval)).min(until_end)
     }
 
-    /// The units of a second, if there is plenty.
+    /// The units of a second, or of the rest of the window, if there is plenty.
     fn of_plenty(&mut self, now: u64, interval: u64) -> Option<u64> {
-        let of_second = self.demand.of_span(now, interval, interval.max(LEASE).min(self.window_left(now)));
+        self.plenty_for(now, interval, self.window_left(now))
+    }
+
+    /// The units of a second, but at most of `longest` nanoseconds, if there is plenty.
+    fn plenty_for(&mut self, now: u64, interval: u64, longest: u64) -> Option<u64> {
+        let of_second = self.demand.of_span(now, interval, interval.max(LEASE).min(longest));
         let of_second = demand::with_spare(of_second.saturating_add(1));
         (of_second <= self.headroom() / PLENTY).then_some(of_second)
     }
@@ -275,7 +281,10 @@ impl Pool {
         if lease.has_expired(now) {
             return self.turn(self.version, 0, now);
         }
-        let needed = self.target(now, interval).max(self.demand.per_interval(now, interval).saturating_mul(4));
+        // Where there is plenty, nobody lacks what is left because a window ends soon.
+        let of_second = self.plenty_for(now, interval, u64::MAX);
+        let needed = of_second.unwrap_or_else(|| self.target(now, interval));
+        let needed = needed.max(self.demand.per_interval(now, interval).saturating_mul(4));
         let excess = self.level().saturating_sub(needed);
         if excess > self.level() / 2 { self.give_back(excess, now) } else { None }
     }
