@@ -62,10 +62,11 @@ impl<S: Evictable> ShardedTable<S> {
     /// there is no room.
     pub(crate) fn with_new<R>(&self, key: Fingerprint, now: u64, with: impl FnOnce(&mut S) -> R) -> Option<R> {
         let mut shard = self.lock(key);
-        if shard.find(key).is_none() && !self.add(&mut shard, key, now.saturating_sub(GRACE)) {
-            return None;
-        }
-        shard.get_mut(key).map(with)
+        let index = match shard.find(key) {
+            None if self.add(&mut shard, key, now.saturating_sub(GRACE)) => shard.find(key)?,
+            found => found?,
+        };
+        Some(with(shard.state_mut(index)))
     }
 
     /// Runs `with` on all states, shard by shard.

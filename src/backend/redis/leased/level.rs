@@ -67,9 +67,6 @@ impl Levels {
     }
 
     pub(crate) fn decide(self: &Arc<Self>, request: &Request<'_>) -> Decide {
-        if !request.charges.iter().any(is_leased) {
-            return self.dispatcher.acquire(request);
-        }
         let now = request.now.as_nanos();
         let pool = pool_of(request.charges).filter(|(_, units)| fits_pool(request, *units));
         if let Some((pool, units)) = pool
@@ -77,6 +74,16 @@ impl Levels {
         {
             return Decide::Now(Ok(outcome));
         }
+        match request.charges.iter().any(is_leased) {
+            true => self.decide_dry(request, pool),
+            false => self.dispatcher.acquire(request),
+        }
+    }
+
+    /// Out of line: inlined, it makes decisions by units that are there slower.
+    #[inline(never)]
+    fn decide_dry(self: &Arc<Self>, request: &Request<'_>, pool: Option<(PoolKey, u64)>) -> Decide {
+        let now = request.now.as_nanos();
         // What was given back reaches the store before anything that the store has to decide.
         self.flush(request.now);
         let related = self.pools.related(pool.map(|(pool, _)| pool), request.charges);
@@ -102,6 +109,7 @@ impl Levels {
         Decide::Later(Box::pin(dry.decide(exchange, first, again)))
     }
 
+    #[inline]
     fn taken(self: &Arc<Self>, pool: PoolKey, now: u64, take: Take) -> Option<Outcome> {
         if take.is_low && take.outcome.is_some() {
             self.ask_later(pool, now);

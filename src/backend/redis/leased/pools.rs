@@ -109,20 +109,20 @@ impl Pools {
 
     /// A request of `cost` units arrives, and takes them if there are enough.
     pub(super) fn take(&self, pool: PoolKey, cost: u64, now: u64) -> Take {
-        let take = self.table.with_new(pool.key, now, |own| {
-            own.count(cost);
-            own.take(pool.version, cost, now)
-        });
-        self.taken(take)
+        self.count_and_take(pool, (cost, cost), now)
     }
 
     /// A request that has waited takes its units.
     pub(super) fn take_again(&self, pool: PoolKey, cost: u64, now: u64) -> Take {
-        self.taken(self.table.with(pool.key, |own| own.take(pool.version, cost, now)))
+        self.count_and_take(pool, (0, cost), now)
     }
 
-    fn taken(&self, take: Option<(Take, Option<ReturnedUnits>)>) -> Take {
-        let (take, surplus) = take.unwrap_or_default();
+    fn count_and_take(&self, pool: PoolKey, (counted, cost): (u64, u64), now: u64) -> Take {
+        let (mut take, mut surplus) = (Take::default(), None);
+        self.table.with_new(pool.key, now, |own| {
+            own.count(counted);
+            (take, surplus) = own.take(pool.version, cost, now);
+        });
         self.keep(surplus);
         take
     }
