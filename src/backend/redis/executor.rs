@@ -193,10 +193,16 @@ impl ScriptExecutor {
     /// The guard over what an admission holds: units in flight, and its
     /// reservation.
     pub(super) fn guard(&self, set: &ChargeSet, outcome: &Outcome) -> UndoGuard {
-        if outcome.is_admitted() && !set.is_peek && !set.in_flight.is_empty() {
-            self.leases.add(CounterCharge::leases(set));
+        let OutcomeKind::Admitted { wait } = outcome.answer else { return UndoGuard::default() };
+        if set.is_peek {
+            return UndoGuard::default();
         }
-        self.undo_guard(set, outcome)
+        self.add_leases(set, 1);
+        let changes = match wait {
+            0 => CounterCharge::leases(set).map(|lease| lease.change(ChangeOp::Release, set.now)).collect(),
+            _ => Change::undo(set, outcome, wait),
+        };
+        UndoGuard { changes, lane: self.lane.clone() }
     }
 
     /// Renews the units in flight of `count` admissions from now on.
@@ -208,18 +214,6 @@ impl ScriptExecutor {
             let held = CounterCharge::leases(set);
             self.leases.add(held.map(|held| CounterCharge { request_id: held.request_id + index, ..held }));
         }
-    }
-
-    pub(super) fn undo_guard(&self, set: &ChargeSet, outcome: &Outcome) -> UndoGuard {
-        let OutcomeKind::Admitted { wait } = outcome.answer else { return UndoGuard::default() };
-        if set.is_peek || wait == 0 && set.in_flight.is_empty() {
-            return UndoGuard::default();
-        }
-        let changes = match wait {
-            0 => CounterCharge::leases(set).map(|lease| lease.change(ChangeOp::Release, set.now)).collect(),
-            _ => Change::undo(set, outcome, wait),
-        };
-        UndoGuard { changes, lane: self.lane.clone() }
     }
 }
 
