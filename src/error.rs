@@ -126,6 +126,8 @@ pub enum BackendErrorKind {
     /// The store answers with an error that an operator has to fix: a wrong
     /// password, no permission to run scripts, a key of another type.
     Misconfigured,
+    /// No failure: the caller names a rule that the policy does not have.
+    UnknownRule,
 }
 
 /// A backend failed: the request is neither allowed nor denied. The rule's
@@ -145,7 +147,10 @@ pub struct BackendError {
 
 impl fmt::Display for BackendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the rate limit backend failed ({}): {}", self.kind.as_str(), self.source)
+        match self.kind {
+            BackendErrorKind::UnknownRule => self.source.fmt(f),
+            kind => write!(f, "the rate limit backend failed ({}): {}", kind.as_str(), self.source),
+        }
     }
 }
 
@@ -196,7 +201,7 @@ impl BackendError {
 impl BackendErrorKind {
     /// The number of kinds.
     #[cfg(feature = "metrics")]
-    pub(crate) const COUNT: usize = 5;
+    pub(crate) const COUNT: usize = 6;
 
     /// The kind in a message, and the label of a metric or an event.
     pub(crate) fn as_str(self) -> &'static str {
@@ -206,6 +211,7 @@ impl BackendErrorKind {
             Self::Timeout => "timeout",
             Self::Unsupported => "unsupported",
             Self::Misconfigured => "misconfigured",
+            Self::UnknownRule => "unknown_rule",
         }
     }
 }

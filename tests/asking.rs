@@ -10,7 +10,7 @@ use std::{
 
 use tower::{Layer, Service};
 use tower_ratelimit::{
-    Descriptor, FailureMode, Policy, Quota, RateLimitLayer, RateLimitedKind, RateLimiter, Rule,
+    Descriptor, Dimension, FailureMode, Policy, Quota, RateLimitLayer, RateLimitedKind, RateLimiter, Rule,
     backend::{Backend, Local, Share, Split},
     error::BackendErrorKind,
     testing::{Fault, FaultyBackend, ManualClock},
@@ -102,7 +102,8 @@ async fn a_reset_concerns_every_rule_that_applies_and_no_unit_in_flight() {
         let (limiter, _) = on(backend, policy.clone());
         let search = Descriptor::new("/search").tenant("acme");
         let held = limiter.acquire(&search, Duration::ZERO).await.unwrap();
-        limiter.reset(&search).await.unwrap();
+        assert_eq!(limiter.reset(&search).await.unwrap(), 3, "the rates of all three rules");
+        assert_eq!(limiter.reset(&search).await.unwrap(), 0, "forgotten already");
         assert_eq!(limiter.check(&search).await.rejection(), Some(RateLimitedKind::Concurrency), "in flight");
         drop(held);
         assert!(limiter.check(&search).await.is_allowed());
@@ -111,6 +112,26 @@ async fn a_reset_concerns_every_rule_that_applies_and_no_unit_in_flight() {
         limiter.reset(&search).await.unwrap();
         assert_eq!(limiter.stats().backend.keys, 1, "the concurrency limit's");
     }
+}
+
+/// As with the tenant of another extractor, or without the key that the layer finds.
+#[tokio::test]
+async fn a_reset_says_that_it_forgot_nothing_and_an_unknown_rule_is_an_error() {
+    let per_device = Rule::new("devices").per([Dimension::key("device")]).tier(Quota::per_hour(1));
+    let off = Rule::new("off").tier(Quota::per_hour(1)).enabled(false);
+    let (limiter, _) = on(Local::new(), Policy::new().rule(per_device).rule(off));
+    let phone = acme().key("device", "phone");
+    assert!(limiter.check(&phone).await.is_allowed());
+    for mistaken in [acme(), acme().key("device", "Phone"), acme().key("devices", "phone"), phone.clone().rule("off")] {
+        assert_eq!(limiter.reset(&mistaken).await.unwrap(), 0, "{mistaken:?}");
+    }
+    assert!(limiter.peek(&phone.clone().rule("off")).await.is_allowed());
+    let mistyped = phone.clone().rule("device");
+    let error = limiter.reset(&mistyped).await.unwrap_err();
+    assert_eq!((error.kind(), &*error.to_string()), (BackendErrorKind::UnknownRule, "the policy has no rule `device`"));
+    assert_eq!(limiter.peek(&mistyped).await.rejection(), Some(RateLimitedKind::Misconfigured));
+    assert_eq!(limiter.stats().rejected, 0, "nobody was");
+    assert_eq!(limiter.reset(&phone.rule("devices")).await.unwrap(), 1);
 }
 
 #[tokio::test]

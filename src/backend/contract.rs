@@ -80,10 +80,11 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Forgets what the keys of these charges have used: each tier is full again.
+    /// Returns how many counters it forgot; a tier of a key that was never used has none.
     /// In-flight units stay, and so does what a key shares with others, such as an
     /// overflow counter. What is counted in this process is forgotten by the call, even
     /// if the future is dropped. By default an error of the kind `Unsupported`.
-    fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> BoxFuture<'static, Result<(), BackendError>> {
+    fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> BoxFuture<'static, Result<u64, BackendError>> {
         if let Some(inner) = self.inner() {
             return inner.reset(charges, now);
         }
@@ -178,7 +179,7 @@ macro_rules! forward_backend {
                 &$this,
                 charges: &[$crate::backend::Charge<'_>],
                 now: $crate::time::Timestamp,
-            ) -> futures_util::future::BoxFuture<'static, Result<(), $crate::error::BackendError>> {
+            ) -> futures_util::future::BoxFuture<'static, Result<u64, $crate::error::BackendError>> {
                 $inner.reset(charges, now)
             }
 

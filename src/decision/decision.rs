@@ -255,7 +255,8 @@ pub enum RateLimitedKind {
     /// could wake it. It was charged nothing.
     NoRuntime,
     /// The layer is set up wrongly, and is strict: see
-    /// [`RateLimitLayer::strict`](crate::RateLimitLayer::strict).
+    /// [`RateLimitLayer::strict`](crate::RateLimitLayer::strict). Or a
+    /// [peek](crate::RateLimiter::peek) names a rule that the policy does not have.
     Misconfigured,
 }
 

@@ -123,7 +123,8 @@ impl<'a> Descriptor<'a> {
     /// Applies the rule with this id and no other, whatever it matches. It is
     /// counted under the pattern that the path matches, else under the rule's
     /// first. If the policy has no such rule, or has it disabled, no rule
-    /// applies.
+    /// applies; to [peek](crate::RateLimiter::peek) at a rule that it does not have, or to
+    /// [reset](crate::RateLimiter::reset) it, is an error.
     pub fn rule(mut self, id: &'a str) -> Self {
         self.rule = Some(id);
         self

@@ -48,9 +48,9 @@ pub use self::{
 pub use crate::observe::describe_metrics;
 use crate::{
     backend::Backend,
-    decision::{Decision, RateLimited},
+    decision::{Decision, RateLimited, RateLimitedKind},
     descriptor::Descriptor,
-    error::{BackendError, ConfigError},
+    error::{BackendError, BackendErrorKind, ConfigError},
     policy::{CompiledPolicy, Policy, Resolved},
 };
 
@@ -236,6 +236,10 @@ impl RateLimiter {
     /// counter. Some backends report a later `retry_after` than the exact one, see
     /// [`Backend::peek`](crate::backend::Backend::peek).
     ///
+    /// If the descriptor [names a rule](Descriptor::rule) that the policy does not have,
+    /// the decision is a rejection of the kind
+    /// [`Misconfigured`](crate::RateLimitedKind::Misconfigured).
+    ///
     /// ```
     /// use tower_ratelimit::{Descriptor, Quota, RateLimiter};
     ///
@@ -250,6 +254,10 @@ impl RateLimiter {
     /// ```
     pub async fn peek(&self, descriptor: &Descriptor<'_>) -> Decision {
         let mut decision = Decision::unlimited();
+        if self.unknown_rule(descriptor).is_some() {
+            decision.reject(RateLimitedKind::Misconfigured, self.now(), None);
+            return decision;
+        }
         match self.decide_for(Purpose::Peek, descriptor, Duration::ZERO, &mut decision).admission() {
             Some(admission) => admission.drive(decision).await.0,
             None => decision,
@@ -260,6 +268,11 @@ impl RateLimiter {
     /// shadow mode too: its keys are as new. For a tenant who has paid, or a user
     /// who has solved a captcha.
     ///
+    /// Returns how many counters it forgot: one for each tier that these keys have used,
+    /// as long as it is kept. If it forgot none, perhaps the descriptor lacks a key by
+    /// which the layer counts: [`RateLimitLayer::describe`](crate::RateLimitLayer::describe)
+    /// makes one that has them.
+    ///
     /// What belongs to requests stays: units in flight, and the slots of waiters.
     /// A request that was charged before and is settled afterwards may give its
     /// units back once more. Cooldowns and adaptive rates stay, as does what a key
@@ -269,7 +282,9 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// If the backend fails, or cannot forget (`Unsupported`), as `Governor`.
+    /// If the backend fails, or cannot forget (`Unsupported`), as `Governor`. If the
+    /// descriptor [names a rule](Descriptor::rule) that the policy does not have
+    /// (`UnknownRule`).
     ///
     /// ```
     /// use tower_ratelimit::{Descriptor, Quota, RateLimiter};
@@ -279,11 +294,14 @@ impl RateLimiter {
     /// let caller = Descriptor::new("/export").tenant("acme");
     ///
     /// assert!(limiter.check(&caller).await.is_allowed());
-    /// limiter.reset(&caller).await.unwrap();
+    /// assert_eq!(limiter.reset(&caller).await.unwrap(), 1);
     /// assert!(limiter.check(&caller).await.is_allowed());
     /// # }
     /// ```
-    pub async fn reset(&self, descriptor: &Descriptor<'_>) -> Result<(), BackendError> {
+    pub async fn reset(&self, descriptor: &Descriptor<'_>) -> Result<u64, BackendError> {
+        if let Some(rule) = self.unknown_rule(descriptor) {
+            return Err(BackendError::new(BackendErrorKind::UnknownRule, format!("the policy has no rule `{rule}`")));
+        }
         let now = self.now();
         let reset = self.inner.current.with(|snapshot| {
             snapshot.policy.resolve(descriptor, |Resolved { enforced: charges, shadows, .. }| {
@@ -296,15 +314,15 @@ impl RateLimiter {
                     drop(fallback.reset(&local, now));
                 }
                 match charges.is_empty() {
-                    true => Box::pin(ready(Ok(()))),
+                    true => Box::pin(ready(Ok(0))),
                     false => self.inner.backend.reset(charges, now),
                 }
             })
         });
-        reset.await?;
+        let forgotten = reset.await?;
         // Requests that wait for an adaptive rate may pass now.
         self.inner.queues.call_all();
-        Ok(())
+        Ok(forgotten)
     }
 
     /// Replaces the policy, at once and for all clones.

@@ -133,6 +133,11 @@ impl RateLimiter {
         policy.find_rule(id).is_some() || policy.policy.rules.iter().any(|rule| rule.id == id)
     }
 
+    /// The rule that the request names, if the policy does not have it.
+    pub(super) fn unknown_rule<'d>(&self, descriptor: &Descriptor<'d>) -> Option<&'d str> {
+        descriptor.rule.filter(|id| !self.has_rule(id))
+    }
+
     /// An enforced rule that applies to a request and counts by none of these keys, and
     /// the key by which it counts.
     pub(crate) fn key_beside(&self, known: &[&str], descriptor: &Descriptor<'_>) -> Option<(String, String)> {

@@ -224,7 +224,7 @@ impl Backend for FaultyBackend {
         }
     }
 
-    fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> BoxFuture<'static, Result<(), BackendError>> {
+    fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> BoxFuture<'static, Result<u64, BackendError>> {
         match self.failure() {
             Some(error) => Box::pin(ready(Err(error))),
             None => self.shared.inner.reset(charges, self.shared.time(now)),

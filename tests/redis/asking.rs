@@ -30,7 +30,8 @@ async fn a_peek_writes_nothing_and_says_when() {
         assert!(late < Duration::from_secs(1), "{algorithm}: {seen:?}, {decided:?}");
         assert_eq!(limiter.peek(&asked.clone().cost(3)).await.rejection(), Some(RateLimitedKind::NeverFits));
         assert_eq!(limiter.stats().rejected, 1, "{algorithm}");
-        limiter.reset(&asked).await.unwrap();
+        assert_eq!(limiter.reset(&asked).await.unwrap(), 1, "{algorithm}");
+        assert_eq!(limiter.reset(&asked).await.unwrap(), 0, "{algorithm}");
         assert_eq!(
             server.keys("rl:closed*").await,
             keys,
@@ -59,13 +60,13 @@ async fn a_reset_holds_for_all_instances_and_voids_cached_rejections() {
             }
             assert!(!limiter.peek(&acme()).await.is_allowed());
         }
-        one.reset(&acme()).await.unwrap();
+        assert_eq!(one.reset(&acme()).await.unwrap(), 2, "round {round}");
         assert!(two.peek(&acme()).await.is_allowed(), "a peek is not cached");
     }
     // Units in flight stay.
     let busy = Descriptor::new("/busy").tenant("initech");
     let held = one.acquire(&busy, Duration::ZERO).await.unwrap();
-    two.reset(&busy).await.unwrap();
+    assert_eq!(two.reset(&busy).await.unwrap(), 2, "not the unit in flight");
     assert!(!two.peek(&busy).await.is_allowed());
     drop(held);
 }
@@ -81,7 +82,7 @@ async fn peeks_and_resets_reach_every_hash_slot() {
         assert_eq!(limiter.peek(&acme()).await.remaining(), Some(1));
         assert!(limiter.check(&acme()).await.is_allowed());
         assert!(!limiter.peek(&acme()).await.is_allowed());
-        limiter.reset(&acme()).await.unwrap();
+        assert_eq!(limiter.reset(&acme()).await.unwrap(), 2, "in two hash slots");
     }
 }
 

@@ -180,14 +180,14 @@ impl<M: StateMachine<State: Stored>> Counter<'_, M> {
     }
 
     /// Drops the state, whether it has an entry or was displaced. Returns how many
-    /// entries became free.
-    pub(super) fn forget(&mut self) -> usize {
+    /// entries became free, and whether there was a state.
+    pub(super) fn forget(&mut self) -> (usize, bool) {
         let index = self.locate();
-        drop(self.shard.take_displaced::<M::State>(self.key));
-        index.map_or(0, |index| {
+        let is_displaced = self.shard.take_displaced::<M::State>(self.key).is_some();
+        if let Some(index) = index {
             drop(M::State::table_mut(self.shard).take(index));
-            1
-        })
+        }
+        (usize::from(index.is_some()), index.is_some() || is_displaced)
     }
 
     /// How many of `units` there is capacity for, of a quota of `most`, and at what

@@ -57,19 +57,20 @@ impl<M: MachineSource> Backend for Engine<M> {
         Decide::Now(Ok(self.look(request)))
     }
 
-    fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> BoxFuture<'static, Result<(), BackendError>> {
-        let now = now.as_nanos();
+    fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> BoxFuture<'static, Result<u64, BackendError>> {
+        let (now, mut forgotten) = (now.as_nanos(), 0);
         for (charge, tier) in charges.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge, tier))) {
             if !tier.is_in_flight() {
                 let key = charge.key.tier(tier.salt);
-                let dropped = self.source.with_one(tier, now, |machine| {
+                let (freed, is_known) = self.source.with_one(tier, now, |machine| {
                     let mut shard = self.store.lock(self.store.shard_of(charge.key));
                     with_counter!((&self.store, &mut shard, machine, key), counter => counter.forget())
                 });
-                self.store.release(dropped);
+                self.store.release(freed);
+                forgotten += u64::from(is_known);
             }
         }
-        Box::pin(ready(Ok(())))
+        Box::pin(ready(Ok(forgotten)))
     }
 
     fn usage(&self) -> Usage {

@@ -44,7 +44,7 @@ impl Executor for ScriptExecutor {
         }
         let mut results: Vec<_> = (0..requests).map(|_| None).collect();
         round_trip.run(self, &mut guard, &mut results).await;
-        results.into_iter().map(|result| result.unwrap_or(Ok(Completion::Changed))).collect()
+        results.into_iter().map(|result| result.unwrap_or(Ok(Completion::Changed(0)))).collect()
     }
 }
 
@@ -217,8 +217,8 @@ impl Charged {
     }
 }
 
-/// Updates the claims of receipts by what became of changes, and sets the results of those
-/// that failed.
+/// Updates the claims of receipts by what became of changes, sets the results of those
+/// that failed, and counts the counters that were forgotten.
 fn complete_changes(
     executor: &ScriptExecutor,
     changes: Vec<Changed>,
@@ -228,7 +228,12 @@ fn complete_changes(
 ) {
     for (index, Changed { change, result, .. }) in changes.iter().enumerate() {
         let error = match &updates {
-            Ok(updates) if updates[index].is_done() => continue,
+            Ok(updates) if updates[index].is_done() => {
+                if let Ok(Completion::Changed(count)) = results[*result].get_or_insert(Ok(Completion::Changed(0))) {
+                    *count += change.forgotten(&updates[index]);
+                }
+                continue;
+            }
             Ok(_) => decode::foreign_key(Some(&change.charge.key)),
             Err(error) => error.clone(),
         };

@@ -185,12 +185,13 @@ impl Dispatcher {
         }))
     }
 
-    /// Forgets what these charges have used, in every hash slot.
+    /// Forgets what these charges have used, in every hash slot. Returns how many counters
+    /// there were.
     pub(super) fn reset(
         self: &Arc<Self>,
         charges: &[Charge<'_>],
         now: Timestamp,
-    ) -> BoxFuture<'static, Result<(), BackendError>> {
+    ) -> BoxFuture<'static, Result<u64, BackendError>> {
         let request = Request::new(charges, now, Duration::ZERO);
         let split = self.ready().and_then(|()| ChargeSet::split(&self.lanes.context, &request, 0));
         let sets = match split {
@@ -207,7 +208,13 @@ impl Dispatcher {
             let results = join_all(forgotten).await;
             // After the replies: a rejection that was decided before is void.
             dispatcher.rejections.clear();
-            results.into_iter().try_for_each(|result| result.map(drop))
+            let mut forgotten = 0;
+            for result in results {
+                if let Completion::Changed(count) = result? {
+                    forgotten += count;
+                }
+            }
+            Ok(forgotten)
         })
     }
 

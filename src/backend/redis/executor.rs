@@ -48,7 +48,8 @@ pub(super) enum Operation {
 /// The result of an operation.
 pub(super) enum Completion {
     Charged(Outcome, UndoGuard),
-    Changed,
+    /// With how many counters were forgotten.
+    Changed(u64),
 }
 
 /// Undoes an admission when it is dropped: its caller may be gone by now. Units

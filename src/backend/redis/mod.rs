@@ -300,7 +300,7 @@ impl Backend for Redis {
         self.levels.peek(request)
     }
 
-    fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> BoxFuture<'static, Result<(), BackendError>> {
+    fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> BoxFuture<'static, Result<u64, BackendError>> {
         self.levels.reset(charges, now)
     }
 

@@ -288,9 +288,9 @@ pub(super) fn is_forgotten_by_a_reset(fixture: &Fixture<'_>) {
         let bench = fixture.bench(of_two_tiers("reset", algorithm));
         let admitted = |tenant, tries| bench.admitted("/", tenant, tries);
         assert_eq!((admitted("acme", 4), admitted("initech", 2)), (3, 2), "{algorithm}: used up");
-        if !bench.reset(&Descriptor::new("/").tenant("acme")) {
-            return;
-        }
+        let reset = |tenant| bench.reset(&Descriptor::new("/").tenant(tenant));
+        let Some(forgotten) = reset("acme") else { return };
+        assert_eq!((forgotten, reset("stranger")), (2, Some(0)), "{algorithm}: how many counters it forgets");
         assert_eq!(admitted("acme", 4), 3, "{algorithm}: a reset forgets what was used");
         assert_eq!(admitted("initech", 2), 1, "{algorithm}: a reset concerns one tenant");
     }

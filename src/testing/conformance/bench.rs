@@ -123,11 +123,12 @@ impl Bench<'_> {
         (decision.rejection() != Some(RateLimitedKind::BackendUnavailable)).then_some(decision)
     }
 
-    /// Forgets what was used; `false` if the backend does not support it.
-    pub(super) fn reset(&self, request: &Descriptor<'_>) -> bool {
+    /// Forgets what was used, and returns how many counters that was; `None` if the backend
+    /// does not support it.
+    pub(super) fn reset(&self, request: &Descriptor<'_>) -> Option<u64> {
         match self.answer(self.limiter.reset(request)) {
-            Ok(()) => true,
-            Err(error) if error.kind() == BackendErrorKind::Unsupported => false,
+            Ok(forgotten) => Some(forgotten),
+            Err(error) if error.kind() == BackendErrorKind::Unsupported => None,
             Err(error) => panic!("the backend failed: {error}"),
         }
     }

@@ -135,7 +135,11 @@ impl Levels {
     }
 
     /// Forgets what these charges have used, here and in the store.
-    pub(crate) fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> BoxFuture<'static, Result<(), BackendError>> {
+    pub(crate) fn reset(
+        &self,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+    ) -> BoxFuture<'static, Result<u64, BackendError>> {
         // Afterwards it would give back units of others.
         self.flush(now);
         let related = self.pools.related(pool_of(charges).map(|(pool, _)| pool), charges);

@@ -204,6 +204,11 @@ impl Change {
         set.tiers.iter().zip(&outcome.tiers).filter(|(tier, _)| tier.definition.cost > 0).map(undo).collect()
     }
 
+    /// How many counters it has forgotten.
+    pub(crate) fn forgotten(&self, update: &ClaimUpdate) -> u64 {
+        if self.op == ChangeOp::Forget { update.claim.units } else { 0 }
+    }
+
     pub(crate) fn is_refund(&self) -> bool {
         self.op == ChangeOp::Refund
     }

@@ -244,8 +244,8 @@ impl Drop for Breaker {
 
 fn rejection_of(cause: &BackendError, opened_at: Timestamp) -> BackendError {
     let why = cause.source().map_or_else(|| cause.to_string(), ToString::to_string);
-    let millis = opened_at.as_nanos() / 1_000_000;
-    let text = format!("circuit breaker open since {}.{:03} (Unix time): {why}", millis / 1000, millis % 1000);
+    let since = Timestamp::from_nanos(opened_at.as_secs() * 1_000_000_000);
+    let text = format!("circuit breaker open since {since}: {why}");
     BackendError::new(cause.rejection_kind(), text)
 }
 

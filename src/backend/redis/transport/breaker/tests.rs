@@ -40,6 +40,8 @@ async fn consecutive_failures_open_it() {
     assert_eq!(rejection.kind(), BackendErrorKind::Unavailable);
     let source = rejection.source().unwrap().to_string();
     assert!(source.starts_with("circuit breaker open since ") && source.ends_with(": broken"), "{source}");
+    let since = source.trim_start_matches("circuit breaker open since ").trim_end_matches(": broken");
+    assert!(humantime::parse_rfc3339(since).is_ok() && since.len() == "2026-01-01T00:00:00Z".len(), "{source}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -35,8 +35,8 @@
 -- ARGV[2]  only where units are leased: an id for a dataset that has none
 -- Returns  with ARGV[2] what follows, and what dataset.lua says; else only what follows.
 --          A MessagePack array: now; then for each change whether it was made (0: the key is
---          no counter of this version), units left of the claim, its time, its end and its
---          mark; then for each lease how many units are leased, how many instances have
+--          no counter of this version), units left of the claim (of a counter to forget: 1 if
+--          it was there), its time, its end and its mark; then for each lease how many units are leased, how many instances have
 --          asked lately, 0, and for each tier the three numbers of `standing`; then for each
 --          charge set how many requests are admitted; when, in microseconds from now (the
 --          wait of an admitted request, or when the next one conforms; -1: never; -2 - i:

@@ -261,6 +261,7 @@ function change_next()
   if s then
     local kind, there = d.kind, values[i] or dirty[i]
     if op == FORGET then
+      c.left = there and 1 or 0
       call('DEL', KEYS[i])
       if s.set then call('DEL', s.set) end
       values[i], states[i], dirty[i] = nil, nil, nil
