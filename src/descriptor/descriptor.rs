@@ -14,17 +14,21 @@ use super::{
 };
 
 /// What happens to a request without a tenant, under rules that count per
-/// tenant. One with an ambiguous tenant is always rejected: see
+/// tenant; or without a [key](crate::Dimension::Key), under rules that count by it. One
+/// with an ambiguous tenant or key is always rejected: see
 /// [`tenant::header`](crate::tenant::header).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum MissingTenant {
-    /// All such requests share one anonymous tenant.
+    /// All such requests share one anonymous tenant, or one counter. The default for
+    /// tenants.
     #[default]
     Anonymous,
     /// The request is rejected: with 401 over HTTP.
     Reject,
-    /// The rules that count per tenant do not apply.
+    /// The rules that count by it do not apply. The default for keys.
     Allow,
 }
 
@@ -63,6 +67,8 @@ pub struct Descriptor<'a> {
     keys: Option<Arc<Vec<NamedKey<'a>>>>,
     pub(crate) cost: u64,
     pub(crate) missing_tenant: MissingTenant,
+    /// What happens if a key is missing, where the caller says so.
+    pub(crate) missing_key: Option<MissingTenant>,
     /// More than one tenant was given. There is then none.
     pub(crate) ambiguous_tenant: bool,
     pub(crate) exempt: bool,
@@ -87,6 +93,7 @@ impl<'a> Descriptor<'a> {
             keys: None,
             cost: 1,
             missing_tenant: MissingTenant::Anonymous,
+            missing_key: None,
             ambiguous_tenant: false,
             exempt: false,
             max_wait: Duration::MAX,
@@ -167,9 +174,10 @@ impl<'a> Descriptor<'a> {
         self
     }
 
-    /// What happens if no tenant is given.
+    /// What happens if no tenant is given, or not a key by which a rule counts that does
+    /// not [choose itself](crate::Rule::on_missing_key).
     pub fn on_missing_tenant(mut self, choice: MissingTenant) -> Self {
-        self.missing_tenant = choice;
+        (self.missing_tenant, self.missing_key) = (choice, Some(choice));
         self
     }
 

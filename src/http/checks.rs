@@ -5,10 +5,10 @@
 //! except where a strict layer rejects every request.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     fmt,
     sync::{
-        OnceLock,
+        Mutex, OnceLock, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
 };
@@ -24,6 +24,12 @@ use crate::{
 
 /// The requests of a layer that are looked at.
 const FIRST: u32 = 1_000;
+
+/// So many requests of a rule that lack one of its keys are a mistake, if none had it.
+const LACKING: u32 = 20;
+
+/// In place of a number of requests without a key: one had it.
+const FOUND: u32 = u32::MAX;
 
 /// In the extensions of requests that a layer has seen: which limiters, and of each
 /// which rule, where the layer applies only one.
@@ -46,7 +52,7 @@ impl SeenBy {
 pub(super) struct Setup<'a> {
     /// The only rule that it applies.
     pub(super) rule: Option<&'a str>,
-    /// The request, as rules match it; `None` if it is not counted.
+    /// The request; `None` if it is not counted.
     pub(super) counted_as: Option<Descriptor<'a>>,
     /// The names of the keys that it looks for.
     pub(super) keys: Vec<&'a str>,
@@ -59,7 +65,7 @@ pub(super) struct Setup<'a> {
 pub(super) struct Chosen {
     /// The extractor.
     pub(super) tenant: bool,
-    /// What happens to requests without a tenant.
+    /// What happens to requests without a tenant or a key.
     pub(super) missing_tenant: bool,
     /// That a mistake rejects requests.
     pub(super) strict: bool,
@@ -72,11 +78,18 @@ pub(super) struct Checks {
     reported: Reported,
     /// The tenants that the policy names.
     tenants: OnceLock<HashSet<String>>,
+    /// By rule and key: the requests without it.
+    without_key: Mutex<HashMap<String, u32>>,
 }
 
 impl Default for Checks {
     fn default() -> Self {
-        Self { left: AtomicU32::new(FIRST), reported: Reported::default(), tenants: OnceLock::new() }
+        Self {
+            left: AtomicU32::new(FIRST),
+            reported: Reported::default(),
+            tenants: OnceLock::new(),
+            without_key: Mutex::default(),
+        }
     }
 }
 
@@ -111,8 +124,10 @@ impl Checks {
         if let Some((rule, key)) = &unknown {
             report(Mistake::UnknownKey, &format_args!("rule `{rule}`, key `{key}`"));
         }
+        let lacks_key = setup.counted_as.as_ref().is_some_and(|request| self.lacks_key(setup, request, limiter));
+        let is_wrong = unknown.is_some() || lacks_key;
         if !limiter.counts_tenants() {
-            return unknown.is_some();
+            return is_wrong;
         }
         let tenant = setup.extractor.extract(head);
         let proxies = setup.extractor.proxies();
@@ -147,6 +162,28 @@ impl Checks {
                 report(Mistake::OtherHeader, name);
             }
         }
-        unknown.is_some()
+        is_wrong
+    }
+
+    /// Whether the request lacks a key of a rule that no request had, and nobody chose what
+    /// happens then. A strict layer need not see it often.
+    fn lacks_key(&self, setup: &Setup<'_>, request: &Descriptor<'_>, limiter: &RateLimiter) -> bool {
+        let mut without_key = self.without_key.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lacks_key = false;
+        limiter.keys_asked(request, |rule, key, is_found| {
+            // Another mistake is that the layer does not look for it.
+            if !setup.keys.contains(&key) {
+                return;
+            }
+            let detail = format!("rule `{}`, key `{key}`", rule.id);
+            let count = without_key.entry(detail.clone()).or_default();
+            *count = if is_found { FOUND } else { count.saturating_add(1) };
+            let is_chosen = rule.on_missing_key(request).is_some();
+            if *count < FOUND && (*count >= LACKING || setup.chosen.strict && !is_chosen) {
+                self.reported.report(Mistake::KeyNeverFound, &detail);
+                lacks_key |= !is_chosen;
+            }
+        });
+        lacks_key
     }
 }

@@ -94,7 +94,7 @@ impl Http {
         self
     }
 
-    /// What to do with requests without a tenant.
+    /// What to do with requests without a tenant or a key.
     pub fn on_missing_tenant(mut self, choice: MissingTenant) -> Self {
         self.missing_tenant = choice;
         self.chosen.missing_tenant = true;
@@ -121,14 +121,11 @@ impl Http {
         rule: Option<&str>,
     ) -> bool {
         let head = RequestHead::new(request);
-        let mut descriptor = Descriptor::new(self.path(&head)).method(head.method().as_str());
-        (descriptor.route, descriptor.rule) = (self.route(&head), rule);
-        // A rule whose key is missing does not apply then, as the user chose.
-        let allows_missing = self.missing_tenant == MissingTenant::Allow;
-        let is_counted = !allows_missing && !self.exempts(&head, || may_have_content(request));
+        let mut descriptor = self.describe_head(&head, || may_have_content(request));
+        descriptor.rule = rule;
         let setup = Setup {
             rule,
-            counted_as: is_counted.then_some(descriptor),
+            counted_as: (!descriptor.exempt).then_some(descriptor),
             keys: self.keys.iter().map(|(name, _)| &**name).collect(),
             extractor: &*self.tenant,
             chosen: self.chosen,
@@ -176,7 +173,9 @@ impl Http {
         descriptor.route = self.route(head);
         descriptor.extensions = Some(head.extensions());
         descriptor.headers = Some(head.headers());
-        descriptor.missing_tenant = self.missing_tenant;
+        if self.chosen.missing_tenant {
+            descriptor = descriptor.on_missing_tenant(self.missing_tenant);
+        }
         descriptor.exempt = self.exempts(head, has_content);
         if descriptor.exempt {
             return descriptor;

@@ -226,8 +226,8 @@ impl<A> RateLimitLayer<Http, A> {
     /// all rules or by none, whatever they count by: one that exceeds its API
     /// key's limit takes nothing of its address's.
     ///
-    /// A request without the key is treated as one without a tenant, see
-    /// [`on_missing_tenant`](Self::on_missing_tenant).
+    /// To a request without the key, the rules that name it do not apply, unless they or
+    /// the layer choose otherwise: see [`Rule::on_missing_key`](crate::Rule::on_missing_key).
     ///
     /// ```
     /// use tower_ratelimit::{Dimension, Policy, Quota, RateLimitLayer, RateLimiter, Rule, tenant};
@@ -246,8 +246,9 @@ impl<A> RateLimitLayer<Http, A> {
         self
     }
 
-    /// What to do with requests without a tenant, or without a key that a rule
-    /// counts by. By default they share the anonymous tenant.
+    /// What to do with requests without a tenant, or without a key of a rule that does
+    /// not [choose itself](crate::Rule::on_missing_key). By default those without a tenant
+    /// share the anonymous one, and a rule does not apply to those without a key.
     pub fn on_missing_tenant(mut self, choice: MissingTenant) -> Self {
         self.describe = self.describe.on_missing_tenant(choice);
         self
@@ -283,10 +284,11 @@ impl<A> RateLimitLayer<Http, A> {
     /// 500 ([`Misconfigured`](crate::RateLimitedKind::Misconfigured)), rather than
     /// being logged only: the peer's address is unknown though tenants are told by
     /// it (`RL003`), a request has passed a layer of the same limiter before
-    /// (`RL004`), a rule counts by a key that this layer does not find (`RL008`), or
-    /// the policy lacks the layer's own rule (`RL009`). Off by default; for tests and
-    /// staging. What depends on the client is only logged. `docs/troubleshooting.md`
-    /// lists all mistakes.
+    /// (`RL004`), a rule counts by a key that this layer does not look for (`RL008`), the
+    /// policy lacks the layer's own rule (`RL009`), or no request so far had a key by
+    /// which a rule counts that does not choose what happens then (`RL012`). Off by
+    /// default; for tests and staging. What depends on the client alone is only logged.
+    /// `docs/troubleshooting.md` lists all mistakes.
     pub fn strict(mut self, strict: bool) -> Self {
         self.describe = self.describe.strict(strict);
         self

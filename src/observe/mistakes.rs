@@ -26,14 +26,15 @@ pub(crate) enum Mistake {
     UnknownRule = 9,
     WithoutEffect = 10,
     SuspectProxy = 11,
+    KeyNeverFound = 12,
 }
 
 /// Where the mistakes are explained.
 const GUIDE: &str = "https://docs.rs/tower-ratelimit/latest/tower_ratelimit/guide/troubleshooting/";
 
 /// What mistakes are called in events, in metrics and in the docs.
-const CODES: [&str; 11] =
-    ["RL001", "RL002", "RL003", "RL004", "RL005", "RL006", "RL007", "RL008", "RL009", "RL010", "RL011"];
+const CODES: [&str; 12] =
+    ["RL001", "RL002", "RL003", "RL004", "RL005", "RL006", "RL007", "RL008", "RL009", "RL010", "RL011", "RL012"];
 
 impl Mistake {
     fn text(self) -> &'static str {
@@ -69,11 +70,16 @@ impl Mistake {
                  another header"
             }
             Self::UnknownKey => {
-                "a rule counts by a key that the layer never finds, so callers share one counter: add it with `.key(..)`"
+                "a rule counts by a key that the layer never looks for, so it does not apply, or callers share one \
+                 counter: add it with `.key(..)`"
             }
             Self::UnknownRule => "a layer applies a rule that the policy does not have, so it limits nothing",
             Self::SuspectProxy => {
                 "a proxy seems to be missing in `TrustedProxies`: all callers behind it share its address"
+            }
+            Self::KeyNeverFound => {
+                "no request had a key by which a rule counts: what finds it may run inside of the layer; choose what \
+                 happens to such requests with the rule's `on_missing_key`"
             }
             Self::WithoutEffect => "a part of the policy is valid, and yet hardly what it is meant to be",
         }

@@ -28,8 +28,8 @@ pub enum Dimension {
     Method,
     /// A key that requests have beside their tenant, by its name: see
     /// [`RateLimitLayer::key`](crate::RateLimitLayer::key) and
-    /// [`Descriptor::key`](crate::Descriptor::key). A request without it is
-    /// treated as one without a tenant.
+    /// [`Descriptor::key`](crate::Descriptor::key). What happens to a request without it
+    /// is [`Rule::on_missing_key`](crate::Rule::on_missing_key).
     Key(Arc<str>),
 }
 

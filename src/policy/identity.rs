@@ -4,7 +4,7 @@
 //! Several become one name, as everything that counts and reports knows one
 //! tenant for each key. Invariant: different combinations have different names.
 
-use std::fmt::Write;
+use std::{fmt::Write, sync::Arc};
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
@@ -63,7 +63,7 @@ impl CompiledRule {
         descriptor: &'a Descriptor<'_>,
         combined: impl FnOnce() -> Option<TenantId<'a>>,
     ) -> Result<Option<TenantId<'a>>, MissingIdentity> {
-        let check = |is_missing: bool, is_ambiguous: bool| match descriptor.missing_tenant {
+        let check = |is_missing: bool, is_ambiguous: bool, choice: MissingTenant| match choice {
             _ if !is_missing => Ok(()),
             _ if is_ambiguous => Err(MissingIdentity::Rejected(RateLimitedKind::AmbiguousTenant)),
             MissingTenant::Anonymous => Ok(()),
@@ -71,17 +71,31 @@ impl CompiledRule {
             MissingTenant::Reject => Err(MissingIdentity::Rejected(RateLimitedKind::MissingTenant)),
         };
         if self.keys.counts_tenant {
-            check(tenant.is_none(), descriptor.ambiguous_tenant)?;
+            check(tenant.is_none(), descriptor.ambiguous_tenant, descriptor.missing_tenant)?;
         }
         for key in &self.keys.names {
             let key = descriptor.find_key(key);
-            check(found(key).is_none(), key == Key::Ambiguous)?;
+            let choice = self.on_missing_key(descriptor).unwrap_or(MissingTenant::Allow);
+            check(found(key).is_none(), key == Key::Ambiguous, choice)?;
         }
         Ok(match &*self.keys.names {
             [] => tenant,
             [key] if !self.keys.counts_tenant => found(descriptor.find_key(key)),
             _ => combined(),
         })
+    }
+
+    /// What was chosen for requests without one of the rule's keys, to which it does not
+    /// apply by default: by the rule, else by the caller.
+    pub(crate) fn on_missing_key(&self, descriptor: &Descriptor<'_>) -> Option<MissingTenant> {
+        self.options.on_missing_key.or(descriptor.missing_key)
+    }
+
+    /// Whether the rule does not apply to the request, since that lacks one of its keys.
+    pub(super) fn is_skipped(&self, descriptor: &Descriptor<'_>) -> bool {
+        let is_missing = |key: &Arc<str>| descriptor.find_key(key) == Key::Missing;
+        self.keys.names.iter().any(is_missing)
+            && matches!(self.on_missing_key(descriptor), None | Some(MissingTenant::Allow))
     }
 
     /// Who the request is to the rule's exceptions, in the order in which they count: its

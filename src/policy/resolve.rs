@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     decision::RateLimitedKind,
-    descriptor::{Descriptor, MissingTenant, TenantId, TenantRef},
+    descriptor::{Descriptor, Key, MissingTenant, TenantId, TenantRef},
     error::ConfigError,
 };
 
@@ -107,8 +107,8 @@ impl CompiledPolicy {
         }
     }
 
-    /// An enforced rule that matches and counts by keys of which none is one of these,
-    /// and the first of its keys.
+    /// An enforced rule that matches and counts by a key that is none of these, and the
+    /// key: the rule does not apply, or all requests share a counter, and nobody chose that.
     pub(crate) fn key_beside<'a>(
         &'a self,
         known: &[&str],
@@ -118,10 +118,27 @@ impl CompiledPolicy {
         lookup.matching(&mut PatternMatches::new()).iter().find_map(|found| {
             let rule = &self.rules[found.rule as usize];
             let is_known = |name: &Arc<str>| known.contains(&&**name);
-            let has_none = !rule.keys.counts_tenant && !rule.keys.names.iter().any(is_known);
-            let key = rule.keys.names.first().filter(|_| has_none && !rule.options.shadow)?;
-            Some((rule, &**key))
+            let key = rule.keys.names.iter().find(|name| !is_known(name))?;
+            let is_mistake = !rule.options.shadow
+                && match rule.on_missing_key(descriptor) {
+                    Some(MissingTenant::Allow) => false,
+                    Some(MissingTenant::Anonymous) => !rule.keys.counts_tenant && !rule.keys.names.iter().any(is_known),
+                    Some(MissingTenant::Reject) | None => true,
+                };
+            is_mistake.then_some((rule, &**key))
         })
+    }
+
+    /// The keys by which enforced rules that match count: each with its rule, and whether
+    /// the request has it.
+    pub(crate) fn keys_asked(&self, descriptor: &Descriptor<'_>, mut with: impl FnMut(&CompiledRule, &str, bool)) {
+        let lookup = Lookup::new(self, descriptor);
+        for found in lookup.matching(&mut PatternMatches::new()) {
+            let rule = lookup.rule(*found);
+            for key in rule.keys.names.iter().filter(|_| !rule.options.shadow) {
+                with(rule, key, descriptor.find_key(key) != Key::Missing);
+            }
+        }
     }
 
     /// Whether a rule that handlers may settle matches such requests, though it
@@ -186,7 +203,8 @@ impl<'a> Lookup<'a> {
         found.retain(|found| !self.rule(*found).options.exempt);
         let replaces_fallback = |found: &PatternMatch| {
             let options = &self.rule(*found).options;
-            !options.fallback && !options.shadow && self.is_as_sent(*found)
+            let is_skipped = || self.rule(*found).is_skipped(self.descriptor);
+            !options.fallback && !options.shadow && self.is_as_sent(*found) && !is_skipped()
         };
         if found.iter().any(replaces_fallback) {
             found.retain(|found| !self.rule(*found).options.fallback);

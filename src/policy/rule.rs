@@ -19,7 +19,7 @@ use super::{
     choices::{Consistency, Dimension, FailureMode, Messages},
     statuses::Statuses,
 };
-use crate::{algorithm::MachineOptions, quota::Quota};
+use crate::{algorithm::MachineOptions, descriptor::MissingTenant, quota::Quota};
 
 /// The whole set of rules.
 ///
@@ -215,6 +215,9 @@ pub struct Rule {
     pub(crate) tenants: BTreeMap<String, Override>,
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
     pub(crate) fallback: bool,
+    /// `None`: as the caller chooses.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
+    pub(crate) on_missing_key: Option<MissingTenant>,
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
     pub(crate) fair: bool,
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
@@ -284,6 +287,7 @@ impl Rule {
             plans: BTreeMap::new(),
             tenants: BTreeMap::new(),
             fallback: false,
+            on_missing_key: None,
             fair: false,
             shadow: false,
             upstream_feedback: true,
@@ -337,6 +341,29 @@ impl Rule {
     /// or beside it.
     pub fn per(mut self, dimensions: impl IntoIterator<Item = Dimension>) -> Self {
         self.per = Some(dimensions.into_iter().collect());
+        self
+    }
+
+    /// What happens to a request that lacks a [key](Dimension::key) of [`per`](Self::per).
+    /// By default the rule does not apply to it ([`MissingTenant::Allow`]), and then does
+    /// not keep a [`fallback`](Self::fallback) rule from applying, unless the layer's
+    /// [`on_missing_tenant`](crate::RateLimitLayer::on_missing_tenant) says otherwise.
+    ///
+    /// Where callers can leave out the key, that is a way around the limit: a login by
+    /// address and user has to reject a request without a user, or to count all of them
+    /// together.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Dimension, MissingTenant, Quota, Rule};
+    ///
+    /// let login = Rule::new("login")
+    ///     .per([Dimension::key("ip"), Dimension::key("user")])
+    ///     .on_missing_key(MissingTenant::Reject)
+    ///     .tier(Quota::per_hour(5));
+    /// # let _ = login;
+    /// ```
+    pub fn on_missing_key(mut self, choice: MissingTenant) -> Self {
+        self.on_missing_key = Some(choice);
         self
     }
 

@@ -121,8 +121,8 @@ fn every_example_parses_and_sets_its_key() {
 }
 
 /// A policy tells these from a key that is missing; their defaults are the limiter's.
-const UNSET_IS_KEPT: [&str; 6] =
-    ["burst", "decrease", "increase", "local_share", "on_backend_failure", "sync_interval"];
+const UNSET_IS_KEPT: [&str; 7] =
+    ["burst", "decrease", "increase", "local_share", "on_backend_failure", "on_missing_key", "sync_interval"];
 
 /// To set a key to its default changes nothing.
 #[test]

@@ -78,6 +78,9 @@ fn keys_are_written_in_a_policy_file() {
     assert!(error("Tenant").contains("did you mean `tenant`?"));
     assert!(error("'client ip'").contains("1 to 64 letters"));
     assert!(error("ip, ip").contains("is named twice"));
+    let login = "rules: [{ id: r, per: [ip], on_missing_key: reject, tiers: [{ limit: 1, window: 1s }] }]";
+    let rule = Rule::new("r").per([Dimension::key("ip")]).on_missing_key(MissingTenant::Reject);
+    assert_eq!(Policy::from_yaml(login).unwrap(), Policy::new().rule(rule.tier(Quota::per_second(1))));
 }
 
 #[tokio::test]
@@ -100,6 +103,51 @@ async fn a_missing_key_is_as_a_missing_tenant() {
         // More than one is ambiguous.
         let twice = [("x-device", &b"1"[..]), ("x-device", b"2")];
         assert_eq!(server.call(Method::GET, "/", &twice).await.status, StatusCode::BAD_REQUEST, "{choice:?}");
+    }
+}
+
+/// By default a rule does not apply, and callers without the key share no counter. The
+/// rule's choice comes before the layer's.
+#[tokio::test]
+async fn a_rule_chooses_what_happens_without_its_key() {
+    use MissingTenant::{Allow, Anonymous, Reject};
+    const UNKNOWN: StatusCode = StatusCode::UNAUTHORIZED;
+    let by_device = || Rule::new("device").per([Dimension::Tenant, Dimension::key("device")]);
+    for (rule, layer, statuses) in [
+        (None, None, [OK, OK]),
+        (None, Some(Anonymous), [OK, REJECTED]),
+        (Some(Anonymous), None, [OK, REJECTED]),
+        (Some(Anonymous), Some(Reject), [OK, REJECTED]),
+        (Some(Reject), None, [UNKNOWN, UNKNOWN]),
+        (Some(Reject), Some(Allow), [UNKNOWN, UNKNOWN]),
+        (Some(Allow), Some(Reject), [OK, OK]),
+    ] {
+        let own = rule.map_or_else(by_device, |choice| by_device().on_missing_key(choice));
+        let policy = Policy::new().rule(own.tier(Quota::per_minute(1)));
+        let own = RateLimitLayer::new(limiter(policy).0).tenant(tenant::peer_ip());
+        let own = own.key("device", tenant::header("x-device"));
+        let server = limited(layer.map_or_else(|| own.clone(), |choice| own.clone().on_missing_tenant(choice))).await;
+        for status in statuses {
+            assert_eq!(server.get("/").await.status, status, "{rule:?}, {layer:?}");
+        }
+        for status in [OK, REJECTED] {
+            assert_eq!(server.call(Method::GET, "/", &[("x-device", b"1")]).await.status, status, "{rule:?}");
+        }
+    }
+}
+
+/// To leave out a key is no way around all limits.
+#[tokio::test]
+async fn a_rule_that_lacks_its_key_does_not_stand_in_for_the_fallback() {
+    let by_device = Rule::new("device").per([Dimension::key("device")]).tier(Quota::per_minute(2));
+    let rest = Rule::new("rest").per([]).fallback(true).tier(Quota::per_minute(1));
+    let layer = RateLimitLayer::new(limiter(Policy::new().rule(by_device).rule(rest)).0);
+    let server = limited(layer.key("device", tenant::header("x-device"))).await;
+    for status in [OK, REJECTED] {
+        assert_eq!(server.get("/").await.status, status);
+    }
+    for status in [OK, OK, REJECTED] {
+        assert_eq!(server.call(Method::GET, "/", &[("x-device", b"1")]).await.status, status);
     }
 }
 

@@ -6,9 +6,9 @@ use std::{convert::Infallible, net::SocketAddr};
 use axum::{Router, routing::get};
 use http::{Request, Response};
 use tokio::net::TcpListener;
-use tower::{Layer as _, Service, ServiceExt, service_fn};
+use tower::{Layer as _, Service, ServiceExt, service_fn, util::MapRequestLayer};
 use tower_ratelimit::{
-    Descriptor, Dimension, MissingTenant, Policy, Quota, RateLimitLayer, RateLimiter, Rule,
+    Descriptor, Dimension, MissingTenant, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead, Rule, Tenant,
     tenant::{self, PeerAddr, TrustedProxies},
 };
 use tracing::Level;
@@ -113,14 +113,73 @@ async fn a_key_or_a_rule_that_does_not_exist_rejects_requests_of_a_strict_layer(
     assert_eq!(send(&layer(login().enabled(false)).rule("login"), true, &[]).await, 200);
     // It enforces nothing, counts callers apart all the same, or was told to admit them.
     assert_eq!(send(&layer(login().path("/here").shadow(true)), true, &[]).await, 200);
-    let by_both = login().path("/here").per([Dimension::Tenant, Dimension::key("ip")]);
-    assert_eq!(send(&layer(by_both), true, &[]).await, 200);
+    let by_both = || login().path("/here").per([Dimension::Tenant, Dimension::key("ip")]);
+    assert_eq!(send(&layer(by_both().on_missing_key(MissingTenant::Anonymous)), true, &[]).await, 200);
+    assert_eq!(codes(&log), Vec::<String>::new());
+    assert_eq!(send(&layer(by_both()), true, &[]).await, 500, "it does not apply");
+    assert_eq!(codes(&log), ["RL008"]);
     let admits = layer(login().path("/here")).on_missing_tenant(MissingTenant::Allow);
     assert_eq!(send(&admits, true, &[]).await, 200);
     // The layer sees no request of that rule, or exempts it.
     assert_eq!(send(&layer(login()), true, &[]).await, 200);
     assert_eq!(send(&layer(login().path("/here")).skip(|_| true), true, &[]).await, 200);
     assert_eq!(codes(&log), Vec::<String>::new());
+}
+
+/// The middleware that finds the user runs inside of the layer instead of outside.
+#[tokio::test]
+async fn a_key_that_no_request_has_is_reported() {
+    let find_user = || {
+        MapRequestLayer::new(|mut request: Request<axum::body::Body>| {
+            request.extensions_mut().insert(Tenant::new("ada"));
+            request
+        })
+    };
+    let rule = || Rule::new("login").per([Dimension::key("user")]).tier(Quota::per_hour(1));
+    let chosen = || rule().on_missing_key(MissingTenant::Anonymous);
+    let app = |rule: Rule, strict: bool, is_outside: bool| {
+        let limiter = limiter(Policy::new().rule(rule));
+        let layer = RateLimitLayer::new(limiter).key("user", tenant::extension::<Tenant>()).strict(strict);
+        let layer = layer.tenant(tenant::from_fn(|_: &RequestHead<'_>| Some(Tenant::new("site"))));
+        let app = Router::new().route("/", get(async || "hello"));
+        if is_outside { app.layer(layer).layer(find_user()) } else { app.layer(find_user()).layer(layer) }
+    };
+    let (log, _guard) = Log::start();
+    for (rule, strict, is_outside, first, statuses) in [
+        (rule(), false, false, Some(20), [200, 200]),
+        (rule(), true, false, Some(1), [500, 500]),
+        (rule(), true, true, None, [200, 429]),
+        // Somebody knows that requests may lack it.
+        (chosen(), true, false, Some(20), [200, 429]),
+    ] {
+        let address = serve(app(rule, strict, is_outside)).await;
+        let mut seen = Vec::new();
+        for number in 1..=40 {
+            let status = status_of(address).await;
+            if number <= 2 {
+                assert_eq!(status, statuses[number - 1].to_string(), "{strict}, {is_outside}");
+            }
+            seen.extend(codes(&log).into_iter().map(|code| (code, number)));
+        }
+        let expected: Vec<_> = first.map(|number| ("RL012".to_owned(), number)).into_iter().collect();
+        assert_eq!(seen, expected, "{strict}, {is_outside}");
+    }
+}
+
+async fn serve(app: Router) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+    address
+}
+
+/// The status of a response over a connection of its own.
+async fn status_of(address: SocketAddr) -> String {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let (mut stream, mut reply) = (tokio::net::TcpStream::connect(address).await.unwrap(), String::new());
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.unwrap();
+    stream.read_to_string(&mut reply).await.unwrap();
+    reply.split(' ').nth(1).unwrap_or_default().to_owned()
 }
 
 #[tokio::test]
@@ -150,18 +209,8 @@ async fn a_server_without_connect_info_says_so_at_once() {
     let (log, _guard) = Log::start();
     for (strict, status) in [(false, "200"), (true, "500")] {
         let layer = RateLimitLayer::new(limiter(Quota::per_minute(5))).strict(strict);
-        let app = Router::new().route("/", get(async || "hello")).layer(layer);
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address: SocketAddr = listener.local_addr().unwrap();
-        tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
-        let mut reply = String::new();
-        {
-            use tokio::io::{AsyncReadExt, AsyncWriteExt};
-            stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.unwrap();
-            stream.read_to_string(&mut reply).await.unwrap();
-        }
-        assert_eq!(reply.split(' ').nth(1), Some(status), "{reply}");
+        let address = serve(Router::new().route("/", get(async || "hello")).layer(layer)).await;
+        assert_eq!(status_of(address).await, status);
         assert_eq!(codes(&log), ["RL003"]);
     }
 }

@@ -104,6 +104,7 @@ fn full() -> Value {
                 "plans": { "pro": both.clone(), "staff": "unlimited" },
                 "tenants": { "acme": both, "internal": "unlimited" },
                 "fallback": false,
+                "on_missing_key": "reject",
                 "fair": false,
                 "shadow": false,
                 "upstream_feedback": true,
