@@ -40,6 +40,34 @@ async fn a_peek_leaves_no_trace() {
     assert_eq!(limiter.stats(), before, "no decision, no counter, no permit");
 }
 
+/// Each by itself, and whatever the other rules say.
+#[tokio::test]
+async fn a_peek_shows_shadow_rules() {
+    let trial = |id: &str| Rule::new(id).shadow(true);
+    let policy = Policy::new()
+        .rule(Rule::new("r").tier(Quota::per_hour(2)))
+        .rule(trial("strict").tier(Quota::per_hour(1)))
+        .rule(trial("none").per([]).tier(Quota::concurrent(0)));
+    for fault in [Fault::None, Fault::Slow] {
+        let backend = FaultyBackend::new(Local::new());
+        backend.set(fault);
+        let (limiter, _) = on(backend, policy.clone());
+        let expected = [(true, true), (true, false), (false, false)];
+        for (checked, (is_allowed, is_strict_allowed)) in expected.into_iter().enumerate() {
+            let before = limiter.stats();
+            let seen = limiter.peek(&acme()).await;
+            assert_eq!(limiter.stats(), before, "{fault:?}: it counts nothing");
+            assert_eq!((seen.is_allowed(), seen.tiers().len()), (is_allowed, 1), "{fault:?}, {checked}");
+            let [strict, none] = seen.shadows() else { panic!("{seen:?}") };
+            assert_eq!((strict.is_allowed(), strict.remaining()), (is_strict_allowed, Some(1 - checked.min(1) as u64)));
+            assert_eq!(strict.retry_after(), (!is_strict_allowed).then_some(HOUR));
+            assert_eq!((none.tiers()[0].rule(), none.rejection()), ("none", Some(RateLimitedKind::NeverFits)));
+            let decided = limiter.check(&acme()).await;
+            assert_eq!(decided.shadows().len(), if is_allowed { 2 } else { 0 }, "{fault:?}: {decided:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_peek_says_when() {
     let rule = Rule::new("r").tier(Quota::per_hour(2)).tier(Quota::per_day(10));

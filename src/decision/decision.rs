@@ -4,7 +4,7 @@
 //! Each thread reuses the memory of its decisions. The invariant: a record that is taken
 //! from a thread's pool describes no request.
 
-use std::{cell::RefCell, fmt, time::Duration};
+use std::{cell::RefCell, fmt, mem, time::Duration};
 
 use http::StatusCode;
 use smallvec::SmallVec;
@@ -78,6 +78,19 @@ impl Decision {
 
     pub(crate) fn excess(&self) -> Option<(u64, u64)> {
         self.record.as_ref()?.excess
+    }
+
+    /// Forgets what was decided, to decide again. Shadow rules are asked once.
+    pub(crate) fn clear(&mut self) {
+        let shadows = self.record.as_mut().map(|record| mem::take(&mut record.shadows)).unwrap_or_default();
+        *self = Self::unlimited();
+        if !shadows.is_empty() {
+            self.record().shadows = shadows;
+        }
+    }
+
+    pub(crate) fn add_shadow(&mut self, decision: Self) {
+        self.record().shadows.push(decision);
     }
 
     pub(crate) fn set_error(&mut self, error: BackendError) {
@@ -161,6 +174,30 @@ impl Decision {
         self.record.as_ref().map_or(&[], |record| &record.tiers)
     }
 
+    /// What the rules in [shadow mode](crate::Rule::shadow) would have decided, one decision
+    /// for each that was asked. They are asked where the others admit the request, and by
+    /// every [peek](crate::RateLimiter::peek). Nothing else of this decision speaks of them.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Descriptor, Policy, Quota, RateLimiter, Rule};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_ratelimit::ConfigError> {
+    /// let trial = Rule::new("trial").shadow(true).tier(Quota::per_minute(1));
+    /// let limiter = RateLimiter::new(Policy::new().rule(trial))?;
+    /// limiter.check_key("acme").await;
+    /// let second = limiter.check_key("acme").await;
+    /// assert!(second.is_allowed());
+    /// let [trial] = second.shadows() else { panic!("one shadow rule") };
+    /// assert!(!trial.is_allowed());
+    /// assert_eq!((trial.tiers()[0].rule(), trial.limit()), ("trial", Some(1)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn shadows(&self) -> &[Self] {
+        self.record.as_ref().map_or(&[], |record| &record.shadows)
+    }
+
     /// The tier that the scalar accessors describe.
     #[must_use]
     pub fn binding(&self) -> Option<&TierStatus> {
@@ -196,6 +233,7 @@ impl fmt::Debug for Decision {
         f.debug_struct("Decision")
             .field("verdict", &self.verdict())
             .field("tiers", &self.tiers())
+            .field("shadows", &self.shadows())
             .finish_non_exhaustive()
     }
 }
@@ -292,6 +330,7 @@ struct Record {
     /// See [`Decision::set_excess`].
     excess: Option<(u64, u64)>,
     tiers: SmallVec<[TierStatus; 4]>,
+    shadows: Vec<Decision>,
 }
 
 impl Record {
@@ -302,6 +341,7 @@ impl Record {
         error: None,
         excess: None,
         tiers: SmallVec::new_const(),
+        shadows: Vec::new(),
     };
 }
 
@@ -323,6 +363,7 @@ fn take_record() -> Box<Record> {
 /// Returns a record to the pool.
 fn recycle(mut record: Box<Record>) {
     record.tiers.clear();
+    record.shadows.clear();
     (record.rejection, record.error, record.excess) = (None, None, None);
     let _ = POOL.try_with(|pool| {
         let mut records = pool.borrow_mut();

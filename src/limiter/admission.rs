@@ -96,6 +96,9 @@ pub(super) struct ShadowReplies {
     /// When the backend was asked.
     pub(super) now: Timestamp,
     pub(super) leases: Vec<Lease>,
+    pub(super) path: Option<String>,
+    /// Whether they were only peeked at.
+    pub(super) peeks: bool,
     /// The step that follows.
     pub(super) then: Step,
 }
@@ -162,6 +165,8 @@ pub(crate) struct Admission {
 struct Undecided {
     enforced: Vec<OwnedCharge>,
     shadow: Vec<OwnedCharge>,
+    /// The request's path, where there are shadow rules.
+    path: Option<String>,
     /// Leases of shadow rules, while the request reserves another slot.
     leases: Vec<Lease>,
     entry: Option<QueueEntry>,
@@ -196,6 +201,7 @@ impl Admission {
             Box::new(Undecided {
                 enforced: keep(attempt.enforced),
                 shadow: keep(attempt.shadow),
+                path: attempt.path.filter(|_| !attempt.shadow.is_empty()).map(str::to_owned),
                 ..Undecided::default()
             })
         });
@@ -274,7 +280,7 @@ impl Admission {
     /// Has it decided again, `waited` nanoseconds after it began to wait, and takes
     /// the next step.
     pub(super) fn admit(&mut self, event: Event, (now, waited): (Timestamp, u64), decision: &mut Decision) {
-        *decision = Decision::unlimited();
+        decision.clear();
         let step = self.decide(event, (now, waited), decision).unwrap_or(Step::Done(None));
         let is_decided = step.is_decided();
         let step = match &mut self.undecided {
@@ -302,7 +308,7 @@ impl Admission {
     /// `None` where it has no charges.
     fn decide(&mut self, event: Event, (now, waited): (Timestamp, u64), decision: &mut Decision) -> Option<Step> {
         let waiter = mem::take(&mut self.waiter);
-        let Undecided { enforced, shadow, entry, .. } = self.undecided.as_deref()?;
+        let Undecided { enforced, shadow, path, entry, .. } = self.undecided.as_deref()?;
         let policy = enforced.first()?.policy();
         let enforced: Charges<'_> = enforced.iter().map(|kept| kept.charge().after_waiting(waited)).collect();
         let shadow: Charges<'_> = shadow.iter().map(OwnedCharge::charge).collect();
@@ -310,6 +316,7 @@ impl Admission {
             let (snapshot, options) = (PolicySnapshot { policy, ..in_force }, self.options.after(waited));
             let mut attempt = Attempt::new(&self.limiter, snapshot, (&enforced, &shadow), now, options);
             attempt.queued = entry.as_ref().map(|entry| (entry.key(), entry.number()));
+            attempt.path = path.as_deref();
             attempt.waiter.set(waiter);
             let step = attempt.admit(event, decision);
             (step, attempt.waiter.take())

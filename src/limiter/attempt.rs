@@ -112,6 +112,8 @@ pub(super) struct Attempt<'a> {
     /// The queue in which it waits, and its number there.
     pub(super) queued: Option<(Fingerprint, u64)>,
     pub(super) waiter: Cell<WaiterGrant>,
+    /// The request's path, which the log names where a shadow rule would have rejected it.
+    pub(super) path: Option<&'a str>,
     /// While it is decided: the queue in which it is about to reserve a slot.
     pub(super) slots: Cell<Option<LockedSlots<'a>>>,
 }
@@ -124,8 +126,9 @@ impl<'a> Attempt<'a> {
         now: Timestamp,
         options: AttemptOptions,
     ) -> Self {
+        let (queued, path, slots) = (None, None, Cell::default());
         let waiter = Cell::new(WaiterGrant::NotRequested);
-        Self { limiter, snapshot, enforced, shadow, options, now, queued: None, waiter, slots: Cell::default() }
+        Self { limiter, snapshot, enforced, shadow, options, now, queued, waiter, path, slots }
     }
 
     /// The question to a backend about these charges. It may reserve a time within

@@ -24,7 +24,7 @@ use crate::{
 
 /// When to retry, in nanoseconds, while a concurrency limit is full: a guess,
 /// since it is unknown when a request in flight will end.
-const BUSY_RETRY: u64 = 1_000_000_000;
+pub(super) const BUSY_RETRY: u64 = 1_000_000_000;
 
 /// Makes a decision of the outcome for these charges of the attempt.
 pub(super) fn conclude(

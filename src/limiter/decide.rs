@@ -17,7 +17,7 @@ use super::{
     lease::Decider,
     observe,
     queue::longest_in_queue,
-    shadow::charge_shadows,
+    shadow::ask_shadows,
     state::RateLimiter,
 };
 use crate::{
@@ -128,9 +128,6 @@ impl RateLimiter {
                 reject_unidentified(snapshot, unidentified, now, options, decision);
                 return Decided::Now;
             }
-            if options.peeks() {
-                shadows.clear();
-            }
             if enforced.is_empty() && shadows.is_empty() {
                 return Decided::Now;
             }
@@ -152,7 +149,9 @@ impl RateLimiter {
             }
             let endpoint_until = self.endpoint_cooling_until(descriptor, now);
             let options = AttemptOptions { endpoint_until, ..options.within(policy, descriptor) };
-            Attempt::new(self, snapshot, (enforced, shadows), now, options).start(decision)
+            let mut attempt = Attempt::new(self, snapshot, (enforced, shadows), now, options);
+            attempt.path = Some(descriptor.path());
+            attempt.start(decision)
         })
     }
 }
@@ -269,7 +268,7 @@ impl Attempt<'_> {
             return conclude(self, self.enforced, outcome, Decider::Backend, decision);
         }
         let step = conclude(self, self.enforced, outcome, Decider::Backend, decision);
-        if decision.is_allowed() { charge_shadows(self, step) } else { step }
+        if decision.is_allowed() || self.options.peeks() { ask_shadows(self, step, decision) } else { step }
     }
 
     /// A key is cooling down: the request waits for the end, or is rejected.

@@ -133,7 +133,7 @@ impl Admission {
                 self.on_reply(result, decision);
             }
             Step::AskShadows(shadows) => {
-                ready!(poll_replies(limiter, shadows, cx));
+                ready!(poll_replies(limiter, shadows, decision, cx));
                 self.on_shadow_replies();
             }
         }

@@ -228,7 +228,8 @@ impl RateLimiter {
 
     /// The decision that [`check`](Self::check) would make now. Charges nothing,
     /// waits for nothing, and is counted by no metric: for a status page, or to
-    /// hide a button. `remaining` is what is left before the request.
+    /// hide a button. `remaining` is what is left before the request. Rules in shadow mode
+    /// are in [`Decision::shadows`], whatever the others say.
     ///
     /// It is no promise: the next request may find less. Over a network it takes
     /// one call, and a backend failure is answered by the rules' failure modes. At

@@ -1,7 +1,8 @@
 //! Counts decisions and reports them to operators: logs and metrics. Without
 //! the features `tracing` and `metrics` it only counts.
 //!
-//! Never names a tenant: a tenant may be a secret.
+//! Never names a tenant in full, since it may be a secret: only shadow mode says who,
+//! as `Debug` writes a tenant.
 
 #![cfg_attr(
     not(all(feature = "tracing", feature = "metrics")),
@@ -19,6 +20,7 @@ use crate::decision::RateLimitedKind;
 #[cfg(feature = "metrics")]
 use crate::error::BackendErrorKind;
 use crate::{
+    backend::Charge,
     decision::Decision,
     error::{BackendError, ConfigError},
     observe::{Mistake, Reported, RequestResult},
@@ -120,15 +122,22 @@ pub(super) fn without_effect(policy: &Policy) {
 }
 
 /// What a shadow rule would have done.
-pub(super) fn shadow(counters: &Counters, rule: &CompiledRule, result: RequestResult, now: Timestamp) {
+pub(super) fn shadow(
+    counters: &Counters,
+    charge: &Charge<'_>,
+    path: Option<&str>,
+    decision: &Decision,
+    now: Timestamp,
+) {
+    let (rule, is_allowed) = (charge.rule, decision.is_allowed());
+    let result = if is_allowed { RequestResult::ShadowAllowed } else { RequestResult::ShadowRejected };
     counters.count(result);
     #[cfg(feature = "metrics")]
     rule.reports.counters.count(rule.id, result);
     #[cfg(feature = "tracing")]
-    if result == RequestResult::ShadowRejected
-        && let Some(suppressed) = rule.reports.rejections.allow(now)
-    {
-        tracing::info!(rule = &**rule.id, suppressed, "a shadow rule would have rejected");
+    if !is_allowed && let Some(suppressed) = rule.reports.rejections.allow(now) {
+        let tenant = charge.tenant().map(tracing::field::debug);
+        tracing::info!(rule = &**rule.id, tenant, path, suppressed, "a shadow rule would have rejected");
     }
 }
 

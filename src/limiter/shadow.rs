@@ -1,6 +1,7 @@
 //! Shadow mode: rules that are evaluated and counted, and never reject. They
 //! are charged once, after the enforced rules have admitted the request, each
-//! on its own. Backend failures are ignored.
+//! on its own. Backend failures are ignored. A peek asks them whatever the enforced
+//! rules say.
 
 use std::{
     slice,
@@ -11,6 +12,7 @@ use std::{
 use super::{
     admission::{ShadowReplies, Step, counts_from_arrival},
     attempt::Attempt,
+    conclude::{BUSY_RETRY, add_tiers},
     current::PolicySnapshot,
     lease::Lease,
     observe,
@@ -18,60 +20,90 @@ use super::{
 };
 use crate::{
     backend::{Charge, Decide, Outcome, OutcomeKind, OwnedCharge, Request},
+    decision::{Decision, RateLimitedKind},
     error::BackendError,
-    observe::RequestResult,
     time::Timestamp,
 };
 
-/// Charges the shadow rules of a request that was admitted.
+/// How the shadow rules of a request are asked.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    limiter: &'a RateLimiter,
+    snapshot: PolicySnapshot<'a>,
+    now: Timestamp,
+    path: Option<&'a str>,
+    /// Nothing is charged or counted.
+    peeks: bool,
+}
+
+/// Asks the shadow rules of a request that was admitted, or is peeked at.
 #[cold]
-pub(super) fn charge_shadows(attempt: &Attempt<'_>, then: Step) -> Step {
-    let Attempt { limiter, snapshot, now, .. } = *attempt;
+pub(super) fn ask_shadows(attempt: &Attempt<'_>, then: Step, decision: &mut Decision) -> Step {
+    let Attempt { limiter, snapshot, now, path, options, .. } = *attempt;
+    let asked = Asked { limiter, snapshot, now, path, peeks: options.peeks() };
     let (mut replies, mut leases) = (Vec::new(), Vec::new());
     for charge in attempt.shadow {
         let request = Request::new(slice::from_ref(charge), now, Duration::ZERO);
-        match limiter.inner.backend.decide(&request) {
-            Decide::Now(result) => leases.extend(conclude(limiter, snapshot, charge, now, &result)),
+        let backend = &limiter.inner.backend;
+        match if asked.peeks { backend.peek(&request) } else { backend.decide(&request) } {
+            Decide::Now(result) => leases.extend(asked.conclude(charge, &result, decision)),
             Decide::Later(reply) => replies.push((OwnedCharge::new(charge, snapshot.policy), reply)),
         }
     }
-    match replies.is_empty() {
-        true => then.keep(limiter, leases),
-        false => Step::AskShadows(Box::new(ShadowReplies { replies, now, leases, then })),
+    if replies.is_empty() {
+        return then.keep(limiter, leases);
     }
+    let path = path.map(str::to_owned);
+    Step::AskShadows(Box::new(ShadowReplies { replies, now, leases, path, peeks: asked.peeks, then }))
 }
 
-/// Counts what a shadow rule says; its lease, where it has anything to keep.
-fn conclude(
-    limiter: &RateLimiter,
-    snapshot: PolicySnapshot<'_>,
-    charge: &Charge<'_>,
-    now: Timestamp,
-    result: &Result<Outcome, BackendError>,
-) -> Option<Lease> {
-    let outcome = result.as_ref().ok()?;
-    let result = match outcome.answer {
-        OutcomeKind::Rejected { .. } | OutcomeKind::Busy { .. } => RequestResult::ShadowRejected,
-        OutcomeKind::Admitted { .. } => RequestResult::ShadowAllowed,
-    };
-    observe::shadow(snapshot.counters, charge.rule, result, now);
-    if snapshot.policy.keeps_receipts() {
-        Lease::of_shadow(limiter, charge, snapshot.policy, now, outcome)
-    } else {
-        None
+impl Asked<'_> {
+    /// Adds to the decision what a shadow rule says, and counts it; its lease, where it has
+    /// anything to keep.
+    fn conclude(
+        &self,
+        charge: &Charge<'_>,
+        result: &Result<Outcome, BackendError>,
+        decision: &mut Decision,
+    ) -> Option<Lease> {
+        let Self { limiter, snapshot, now, path, peeks } = *self;
+        let outcome = result.as_ref().ok()?;
+        let mut own = Decision::unlimited();
+        add_tiers(&mut own, slice::from_ref(charge), &outcome.tiers);
+        match outcome.answer {
+            OutcomeKind::Admitted { .. } => own.admit(now, 0),
+            OutcomeKind::Busy { .. } => own.reject(RateLimitedKind::Concurrency, now, Some(BUSY_RETRY)),
+            OutcomeKind::Rejected { retry_after: None } => own.reject(RateLimitedKind::NeverFits, now, None),
+            OutcomeKind::Rejected { retry_after } => own.reject(RateLimitedKind::QuotaExceeded, now, retry_after),
+        }
+        if !peeks {
+            observe::shadow(snapshot.counters, charge, path, &own, now);
+        }
+        decision.add_shadow(own);
+        if snapshot.policy.keeps_receipts() && !peeks {
+            Lease::of_shadow(limiter, charge, snapshot.policy, now, outcome)
+        } else {
+            None
+        }
     }
 }
 
 /// Ready once all replies have arrived. Each is kept, whatever becomes of the
 /// others.
-pub(super) fn poll_replies(limiter: &RateLimiter, shadows: &mut ShadowReplies, cx: &mut Context<'_>) -> Poll<()> {
-    let ShadowReplies { replies, now, leases, .. } = shadows;
+pub(super) fn poll_replies(
+    limiter: &RateLimiter,
+    shadows: &mut ShadowReplies,
+    decision: &mut Decision,
+    cx: &mut Context<'_>,
+) -> Poll<()> {
+    let ShadowReplies { replies, now, leases, path, peeks, .. } = shadows;
     replies.retain_mut(|(kept, reply)| {
         let Poll::Ready(result) = reply.as_mut().poll(cx) else { return true };
         let now = if counts_from_arrival(&result) { limiter.now() } else { *now };
         leases.extend(limiter.inner.current.with(|in_force| {
             let snapshot = PolicySnapshot { policy: kept.policy(), ..in_force };
-            conclude(limiter, snapshot, &kept.charge(), now, &result)
+            let asked = Asked { limiter, snapshot, now, path: path.as_deref(), peeks: *peeks };
+            asked.conclude(&kept.charge(), &result, decision)
         }));
         false
     });

@@ -8,6 +8,7 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -19,6 +20,7 @@ use tower_service::Service;
 use super::{
     AdmissionContext, Answer, ChargeHandle, ClientMessages, ConnectionPermit, HttpRequest, InFlightGuard,
     RejectionContext,
+    http_answer::{ShadowHook, report_shadows},
 };
 use crate::{
     decision::Decision,
@@ -199,6 +201,7 @@ pub(super) struct CallContext<Req> {
     pub(super) max_wait: Duration,
     /// Whether the handler sees the decision.
     pub(super) expose: bool,
+    pub(super) on_shadow_rejected: Option<Arc<ShadowHook>>,
     /// Whether the handler may settle, even if nothing was charged.
     pub(super) settles: bool,
     /// Stands for the endpoint, for upstream feedback.
@@ -223,6 +226,9 @@ impl<Req> CallContext<Req> {
             }
             if self.expose {
                 extensions.insert(decision.clone());
+                if let Some(hook) = &self.on_shadow_rejected {
+                    report_shadows(&**hook, decision, request.head());
+                }
             }
         }
         guard

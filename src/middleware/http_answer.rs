@@ -141,7 +141,9 @@ impl fmt::Debug for HttpAnswer {
 static NO_HEAD: LazyLock<Request<()>> = LazyLock::new(|| Request::new(()));
 
 /// A rejected request, as a hook of
-/// [`on_rejected`](crate::RateLimitLayer::on_rejected) sees it.
+/// [`on_rejected`](crate::RateLimitLayer::on_rejected) sees it; or one that a rule in shadow
+/// mode would have rejected, as a hook of
+/// [`on_shadow_rejected`](crate::RateLimitLayer::on_shadow_rejected) sees it.
 ///
 /// ```
 /// use axum::{Json, response::IntoResponse};
@@ -194,6 +196,16 @@ impl<'a> Rejection<'a> {
     #[must_use]
     pub fn to_response(&self) -> Response<Full<Bytes>> {
         problem::rejection(self.error.clone(), self.headers, Extensions::new(), identity)
+    }
+}
+
+/// A hook of [`on_shadow_rejected`](super::RateLimitLayer::on_shadow_rejected).
+pub(super) type ShadowHook = dyn Fn(&Rejection<'_>) + Send + Sync;
+
+/// Calls the hook for each shadow rule that would have rejected the request.
+pub(super) fn report_shadows(hook: &ShadowHook, decision: &Decision, head: RequestHead<'_>) {
+    for shadow in decision.shadows().iter().filter(|shadow| !shadow.is_allowed()) {
+        hook(&Rejection { error: &RateLimited::new(shadow.clone()), head: Some(head), headers: &Headers::NONE });
     }
 }
 

@@ -9,6 +9,7 @@ use http::{Response, request::Parts};
 use super::{
     ErrorAnswer, HttpAnswer, Keyed, Rejection, UpstreamFeedback,
     body::{BoxError, hook_body},
+    http_answer::ShadowHook,
 };
 use crate::{
     descriptor::{Descriptor, MissingTenant},
@@ -71,6 +72,7 @@ pub struct RateLimitLayer<D = Http, A = HttpAnswer> {
     pub(super) expose: bool,
     /// The only rule that the layer applies.
     pub(super) rule: Option<Arc<str>>,
+    pub(super) on_shadow_rejected: Option<Arc<ShadowHook>>,
 }
 
 impl RateLimitLayer {
@@ -152,12 +154,13 @@ impl<D, A> RateLimitLayer<D, A> {
     /// decisions.
     #[doc(hidden)]
     pub fn with(limiter: RateLimiter, describe: D, answer: A) -> Self {
-        Self { limiter, describe, answer, max_wait: Duration::MAX, expose: false, rule: None }
+        let (max_wait, expose) = (Duration::MAX, false);
+        Self { limiter, describe, answer, max_wait, expose, rule: None, on_shadow_rejected: None }
     }
 
     fn with_answer<B>(self, answer: B) -> RateLimitLayer<D, B> {
-        let Self { limiter, describe, max_wait, expose, rule, .. } = self;
-        RateLimitLayer { limiter, describe, answer, max_wait, expose, rule }
+        let Self { limiter, describe, max_wait, expose, rule, on_shadow_rejected, .. } = self;
+        RateLimitLayer { limiter, describe, answer, max_wait, expose, rule, on_shadow_rejected }
     }
 
     /// Applies the rule with this id and no other, whatever it matches: to limit a
@@ -256,8 +259,9 @@ impl<A> RateLimitLayer<Http, A> {
 
     /// Whether handlers see what the layer knows: the extensions of a request
     /// then have the [`Tenant`](crate::Tenant) that was found, if any, and those
-    /// of an admitted request the [`Decision`](crate::Decision). Off by default,
-    /// since it costs an allocation or two.
+    /// of an admitted request the [`Decision`](crate::Decision), with what rules in
+    /// [shadow mode](crate::Decision::shadows) would have decided. Off by default, since it
+    /// costs an allocation or two.
     ///
     /// A layer further in counts for that tenant too if
     /// [`tenant::extension`](crate::tenant::extension) is its extractor.
@@ -278,6 +282,30 @@ impl<A> RateLimitLayer<Http, A> {
     pub fn expose(mut self, expose: bool) -> Self {
         self.expose = expose;
         self
+    }
+
+    /// Calls a function for each rule in [shadow mode](crate::Rule::shadow) that would have
+    /// rejected a request which the others admit: to find out whom a new limit would
+    /// concern. It is called before the request is sent, so it must be quick.
+    ///
+    /// The rejection's error has the decision of that rule alone, and its head the tenant
+    /// in the extensions: this turns [`expose`](Self::expose) on.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Quota, RateLimitLayer, RateLimiter, Tenant, middleware::Rejection};
+    ///
+    /// let limiter = RateLimiter::new(Quota::per_minute(60))?;
+    /// let layer = RateLimitLayer::new(limiter).on_shadow_rejected(|rejection: &Rejection<'_>| {
+    ///     let head = rejection.head();
+    ///     let tenant = head.extensions().get::<Tenant>().map(Tenant::id);
+    ///     println!("{}: {tenant:?} at {}", rejection.error(), head.uri().path());
+    /// });
+    /// # let _ = layer;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn on_shadow_rejected(mut self, hook: impl Fn(&Rejection<'_>) + Send + Sync + 'static) -> Self {
+        self.on_shadow_rejected = Some(Arc::new(hook));
+        self.expose(true)
     }
 
     /// Whether a mistake in the set-up that the first requests show rejects them with

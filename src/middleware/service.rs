@@ -62,7 +62,7 @@ where
     }
 
     fn call(&mut self, mut request: Req) -> Self::Future {
-        let RateLimitLayer { limiter, describe, answer, max_wait, expose, rule } = &*self.settings;
+        let RateLimitLayer { limiter, describe, answer, max_wait, expose, rule, on_shadow_rejected } = &*self.settings;
         let mut decision = Decision::unlimited();
         if describe.inspect(&mut request, limiter, rule.as_deref()) {
             decision.reject(RateLimitedKind::Misconfigured, limiter.now(), None);
@@ -100,6 +100,7 @@ where
             limiter: limiter.id(),
             max_wait: *max_wait,
             expose: *expose,
+            on_shadow_rejected: on_shadow_rejected.clone(),
             settles,
             endpoint,
         };

@@ -405,7 +405,9 @@ impl Rule {
 
     /// Shadow mode (dry run): the rule is evaluated and counted, but never
     /// rejects. It tries a rule on live traffic. Response statuses and settled
-    /// costs count as they would.
+    /// costs count as they would. [`Decision::shadows`](crate::Decision::shadows) and
+    /// [`RateLimitLayer::on_shadow_rejected`](crate::RateLimitLayer::on_shadow_rejected) say
+    /// whom it would have rejected.
     pub fn shadow(mut self, shadow: bool) -> Self {
         self.shadow = shadow;
         self

@@ -1,6 +1,9 @@
 //! What handlers, hooks and outer layers of axum get from the layer.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use axum::{
     Extension, Json, Router,
@@ -11,8 +14,8 @@ use axum::{
 use http::{Method, StatusCode};
 use serde_json::json;
 use tower_ratelimit::{
-    Decision, Descriptor, Policy, Quota, RateLimitLayer, RateLimited, RateLimiter, RequestHead, Rule, Tenant,
-    middleware::Rejection, tenant,
+    Decision, Descriptor, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, RequestHead, Rule,
+    Tenant, middleware::Rejection, tenant,
 };
 
 use super::{
@@ -101,6 +104,33 @@ async fn a_handler_sees_the_decision_of_a_request_that_waited() {
     let mut waits = [first, second].map(|reply| reply.json()["decision"][2].as_u64());
     waits.sort();
     assert_eq!(waits, [Some(0), Some(1)]);
+}
+
+/// The handler and a hook see whom a rule in shadow mode would have rejected, and the
+/// client does not.
+#[tokio::test]
+async fn a_shadow_rule_says_whom_it_would_have_rejected() {
+    let trial = Rule::new("trial").shadow(true).tier(Quota::per_minute(1));
+    let policy = Policy::new().rule(Rule::new("r").tier(Quota::per_minute(5))).rule(trial);
+    let reported = Arc::new(Mutex::new(Vec::new()));
+    let report = Arc::clone(&reported);
+    let layer = layer(policy).tenant(by_key()).on_shadow_rejected(move |rejection: &Rejection<'_>| {
+        let (head, error) = (rejection.head(), rejection.error());
+        let tenant = head.extensions().get::<Tenant>().unwrap().id().to_string();
+        let rule = error.decision().unwrap().tiers()[0].rule().to_owned();
+        assert_eq!((error.kind(), rejection.retry_after().is_some()), (RateLimitedKind::QuotaExceeded, true));
+        report.lock().unwrap().push((tenant, rule, head.uri().path().to_owned()));
+    });
+    let answer = async |Extension(decision): Extension<Decision>| {
+        Json(decision.shadows().iter().map(Decision::is_allowed).collect::<Vec<_>>())
+    };
+    let server = serve(Router::new().route("/search", get(answer)).layer(layer)).await;
+    for (tenant, remaining, shadows) in [("acme", 4, true), ("acme", 3, false), ("globex", 4, true)] {
+        let reply = server.call(Method::GET, "/search", &[("x-api-key", tenant.as_bytes())]).await;
+        assert_eq!((reply.json(), reply.integer("x-ratelimit-remaining")), (json!([shadows]), remaining), "{tenant}");
+    }
+    let second = ("acme".to_owned(), "trial".to_owned(), "/search".to_owned());
+    assert_eq!(*reported.lock().unwrap(), [second]);
 }
 
 /// The hook of a rejection sees the tenant too.

@@ -68,6 +68,7 @@ async fn a_shadow_rule_counts_a_request_that_reserved_another_slot_in_flight() {
     tokio::time::advance(SECOND).await;
     limiter.cool_down(&by("acme"), SECOND * 20);
     let permit = waits.await.unwrap().unwrap();
+    assert!(permit.decision().wait() > SECOND && permit.decision().shadows().len() == 1, "{permit:?}");
     tokio::time::advance(SECOND * 60).await;
     let before = limiter.stats().shadow_rejected;
     assert!(limiter.check(&by("acme")).await.is_allowed());

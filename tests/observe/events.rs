@@ -8,6 +8,7 @@ use std::{
 use tower_ratelimit::{
     Descriptor, FailureMode, MissingTenant, Policy, Quota, RateLimiter, Rule,
     backend::Local,
+    descriptor::TenantId,
     error::BackendErrorKind,
     testing::{Fault, FaultyBackend, ManualClock},
 };
@@ -148,6 +149,25 @@ async fn a_shadow_rejection_logs_an_info_event() {
     let [logged] = &log.take(Level::INFO)[..] else { panic!("not one event") };
     assert_eq!(logged["rule"], "dry-run");
     assert_eq!(logged["message"], "a shadow rule would have rejected");
+}
+
+/// Whom it would have rejected: in the form in which a tenant may be written to a log.
+#[tokio::test(start_paused = true)]
+async fn a_shadow_rejection_names_the_path_and_the_fingerprint_of_the_tenant() {
+    let trial = |id: &str| Rule::new(id).shadow(true).tier(Quota::per_minute(0));
+    let policy =
+        Policy::new().rule(trial("each")).rule(trial("all").per([])).rule(Rule::new("r").tier(Quota::per_hour(9)));
+    let (log, _guard) = Log::start();
+    for fault in [Fault::None, Fault::Slow] {
+        let backend = FaultyBackend::new(Local::new());
+        backend.set(fault);
+        let limiter = RateLimiter::builder().policy(policy.clone()).backend(backend).build().unwrap();
+        assert!(ask(&limiter, "/v1/search", 1).await[0].is_allowed());
+        let [each, all] = &log.take(Level::INFO)[..] else { panic!("not two events") };
+        assert_eq!((&*each["rule"], &*each["path"], &*all["path"]), ("each", "/v1/search", "/v1/search"), "{fault:?}");
+        assert_eq!(each["tenant"], format!("{:?}", TenantId::Name(SECRET)));
+        assert!(!all.contains_key("tenant"), "the rule does not count by it: {all:?}");
+    }
 }
 
 #[tokio::test]

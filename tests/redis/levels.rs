@@ -193,6 +193,12 @@ async fn a_shadow_rule_counts_and_rejects_nothing_at_every_level() {
                 assert_eq!(ask(&limiter, "/", tenant).await, Seen::Admitted);
             }
             assert_eq!(limiter.stats().shadow_rejected, 15, "{level:?}, {tenant}");
+            let asked = Descriptor::new("/").method("GET").tenant(tenant);
+            for decision in [limiter.peek(&asked).await, limiter.check(&asked).await] {
+                let [shadow] = decision.shadows() else { panic!("{level:?}, {tenant}: {decision:?}") };
+                assert!(!shadow.is_allowed() && decision.is_allowed(), "{level:?}, {tenant}: {decision:?}");
+            }
+            assert_eq!(limiter.stats().shadow_rejected, 16, "a peek counts nothing");
         }
     }
 }
