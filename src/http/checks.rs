@@ -17,7 +17,7 @@ use http::{Extensions, HeaderValue, header::FORWARDED};
 
 use super::{RequestHead, address::peer, tenant::TenantExtractor};
 use crate::{
-    descriptor::{Descriptor, TenantId},
+    descriptor::{Descriptor, MissingTenant, TenantId},
     limiter::RateLimiter,
     observe::{Mistake, Reported},
 };
@@ -120,12 +120,7 @@ impl Checks {
             report(Mistake::UnknownRule, &format_args!("rule `{id}`"));
             return true;
         }
-        let unknown = setup.counted_as.as_ref().and_then(|request| limiter.key_beside(&setup.keys, request));
-        if let Some((rule, key)) = &unknown {
-            report(Mistake::UnknownKey, &format_args!("rule `{rule}`, key `{key}`"));
-        }
-        let lacks_key = setup.counted_as.as_ref().is_some_and(|request| self.lacks_key(setup, request, limiter));
-        let is_wrong = unknown.is_some() || lacks_key;
+        let is_wrong = setup.counted_as.as_ref().is_some_and(|request| self.keys_are_wrong(setup, request, limiter));
         if !limiter.counts_tenants() {
             return is_wrong;
         }
@@ -165,25 +160,33 @@ impl Checks {
         is_wrong
     }
 
-    /// Whether the request lacks a key of a rule that no request had, and nobody chose what
-    /// happens then. A strict layer need not see it often.
-    fn lacks_key(&self, setup: &Setup<'_>, request: &Descriptor<'_>, limiter: &RateLimiter) -> bool {
+    /// Whether a rule counts the request by a key that the layer does not look for, or that
+    /// no request had, and nobody chose what happens then. A strict layer does not wait for
+    /// more requests without the key.
+    fn keys_are_wrong(&self, setup: &Setup<'_>, request: &Descriptor<'_>, limiter: &RateLimiter) -> bool {
         let mut without_key = self.without_key.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut lacks_key = false;
+        let mut is_wrong = false;
         limiter.keys_asked(request, |rule, key, is_found| {
-            // Another mistake is that the layer does not look for it.
+            let (choice, detail) = (rule.on_missing_key(request), format!("rule `{}`, key `{key}`", rule.id));
             if !setup.keys.contains(&key) {
+                let is_meant = match choice {
+                    Some(MissingTenant::Allow) => true,
+                    Some(MissingTenant::Anonymous) => rule.tells_apart_by(&setup.keys),
+                    Some(MissingTenant::Reject) | None => false,
+                };
+                if !is_meant {
+                    self.reported.report(Mistake::UnknownKey, &detail);
+                    is_wrong = true;
+                }
                 return;
             }
-            let detail = format!("rule `{}`, key `{key}`", rule.id);
             let count = without_key.entry(detail.clone()).or_default();
             *count = if is_found { FOUND } else { count.saturating_add(1) };
-            let is_chosen = rule.on_missing_key(request).is_some();
-            if *count < FOUND && (*count >= LACKING || setup.chosen.strict && !is_chosen) {
+            if *count < FOUND && (*count >= LACKING || setup.chosen.strict && choice.is_none()) {
                 self.reported.report(Mistake::KeyNeverFound, &detail);
-                lacks_key |= !is_chosen;
+                is_wrong |= choice.is_none();
             }
         });
-        lacks_key
+        is_wrong
     }
 }

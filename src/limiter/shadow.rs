@@ -80,11 +80,8 @@ impl Asked<'_> {
             observe::shadow(snapshot.counters, charge, path, &own, now);
         }
         decision.add_shadow(own);
-        if snapshot.policy.keeps_receipts() && !peeks {
-            Lease::of_shadow(limiter, charge, snapshot.policy, now, outcome)
-        } else {
-            None
-        }
+        let keeps_lease = snapshot.policy.keeps_receipts() && !peeks;
+        keeps_lease.then(|| Lease::of_shadow(limiter, charge, snapshot.policy, now, outcome)).flatten()
     }
 }
 

@@ -138,14 +138,6 @@ impl RateLimiter {
         descriptor.rule.filter(|id| !self.has_rule(id))
     }
 
-    /// An enforced rule that matches a request and counts by a key that is none of these,
-    /// and the key.
-    pub(crate) fn key_beside(&self, known: &[&str], descriptor: &Descriptor<'_>) -> Option<(String, String)> {
-        let policy = self.inner.current.policy();
-        let (rule, key) = policy.key_beside(known, descriptor)?;
-        Some((rule.id.to_string(), key.to_owned()))
-    }
-
     /// The keys by which the rules count that match a request, each with its rule, and
     /// whether the request has it.
     pub(crate) fn keys_asked(&self, request: &Descriptor<'_>, with: impl FnMut(&CompiledRule, &str, bool)) {

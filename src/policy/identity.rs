@@ -91,6 +91,11 @@ impl CompiledRule {
         self.options.on_missing_key.or(descriptor.missing_key)
     }
 
+    /// Whether requests without a key still differ by the tenant, or by one of these keys.
+    pub(crate) fn tells_apart_by(&self, keys: &[&str]) -> bool {
+        self.keys.counts_tenant || self.keys.names.iter().any(|name| keys.contains(&&**name))
+    }
+
     /// Whether the rule does not apply to the request, since that lacks one of its keys.
     pub(super) fn is_skipped(&self, descriptor: &Descriptor<'_>) -> bool {
         let is_missing = |key: &Arc<str>| descriptor.find_key(key) == Key::Missing;

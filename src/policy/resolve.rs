@@ -107,28 +107,6 @@ impl CompiledPolicy {
         }
     }
 
-    /// An enforced rule that matches and counts by a key that is none of these, and the
-    /// key: the rule does not apply, or all requests share a counter, and nobody chose that.
-    pub(crate) fn key_beside<'a>(
-        &'a self,
-        known: &[&str],
-        descriptor: &Descriptor<'_>,
-    ) -> Option<(&'a CompiledRule, &'a str)> {
-        let lookup = Lookup::new(self, descriptor);
-        lookup.matching(&mut PatternMatches::new()).iter().find_map(|found| {
-            let rule = &self.rules[found.rule as usize];
-            let is_known = |name: &Arc<str>| known.contains(&&**name);
-            let key = rule.keys.names.iter().find(|name| !is_known(name))?;
-            let is_mistake = !rule.options.shadow
-                && match rule.on_missing_key(descriptor) {
-                    Some(MissingTenant::Allow) => false,
-                    Some(MissingTenant::Anonymous) => !rule.keys.counts_tenant && !rule.keys.names.iter().any(is_known),
-                    Some(MissingTenant::Reject) | None => true,
-                };
-            is_mistake.then_some((rule, &**key))
-        })
-    }
-
     /// The keys by which enforced rules that match count: each with its rule, and whether
     /// the request has it.
     pub(crate) fn keys_asked(&self, descriptor: &Descriptor<'_>, mut with: impl FnMut(&CompiledRule, &str, bool)) {

@@ -36,12 +36,13 @@
 -- Returns  with ARGV[2] what follows, and what dataset.lua says; else only what follows.
 --          A MessagePack array: now; then for each change whether it was made (0: the key is
 --          no counter of this version), units left of the claim (of a counter to forget: 1 if
---          it was there), its time, its end and its mark; then for each lease how many units are leased, how many instances have
---          asked lately, 0, and for each tier the three numbers of `standing`; then for each
---          charge set how many requests are admitted; when, in microseconds from now (the
---          wait of an admitted request, or when the next one conforms; -1: never; -2 - i:
---          unknown, since tier i is full of units in flight); the tiers that delay it, as
---          bits; and for each tier the three numbers of `standing`.
+--          it was there), its time, its end and its mark; then for each lease how many units
+--          are leased, how many instances have asked lately, 0, and for each tier the three
+--          numbers of `standing`; then for each charge set how many requests are admitted;
+--          when, in microseconds from now (the wait of an admitted request, or when the next
+--          one conforms; -1: never; -2 - i: unknown, since tier i is full of units in
+--          flight); the tiers that delay it, as bits; and for each tier the three numbers of
+--          `standing`.
 --          If a key is no counter of this version: -1 and the number of the key.
 
 -- The first write of a call decides whether a server that is full denies all of them. This
