@@ -12,6 +12,7 @@ use governor::{
 use tower_ratelimit::{
     Decision, Descriptor, FailureMode, Policy, Quota, RateLimitedKind, RateLimiter, Rule, Verdict,
     backend::{Backend, Charge, Governor},
+    error::BackendErrorKind,
 };
 
 fn per_second(units: u32) -> governor::Quota {
@@ -41,6 +42,8 @@ async fn it_decides_by_its_own_quota_and_clock() {
     }
     let rejected = ask(&limiter, "acme", 1).await;
     assert_eq!(rejected.retry_after(), Some(Duration::from_millis(500)));
+    let reset = limiter.reset(&Descriptor::new("/").tenant("acme")).await;
+    assert_eq!(reset.unwrap_err().kind(), BackendErrorKind::Unsupported);
     assert!(ask(&limiter, "other", 1).await.is_allowed(), "each tenant by itself");
     clock.advance(Duration::from_millis(499));
     assert!(!ask(&limiter, "acme", 1).await.is_allowed());

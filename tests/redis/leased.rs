@@ -142,7 +142,7 @@ async fn a_key_that_is_used_up_follows_the_store() {
         until("units that came back", async || (ask(one, "/", "acme").await == Seen::Admitted).then_some(())).await;
     };
     use_up().await;
-    other.reset(&Descriptor::new("/").method("GET").tenant("acme")).await.unwrap();
+    assert_eq!(other.reset(&Descriptor::new("/").method("GET").tenant("acme")).await.unwrap(), 1);
     admits().await;
     use_up().await;
     server.run::<(), 0>("FLUSHALL", []).await;
