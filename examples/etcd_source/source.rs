@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tower::{Service, ServiceExt, util::BoxCloneService};
 use tower_ratelimit::{
     BoxFuture,
-    policy_source::{Document, PolicySource, SourceError, Update},
+    policy_source::{Document, PolicySource, SourceError},
 };
 
 type BoxError = Box<dyn Error + Send + Sync>;
@@ -133,21 +133,21 @@ impl EtcdSource {
     }
 
     /// Reads the key.
-    async fn get(&mut self) -> Result<Update, SourceError> {
+    async fn get(&mut self) -> Result<Option<Document>, SourceError> {
         let request = json!({ "key": BASE64_STANDARD.encode(&self.key) });
         let body = self.post("/v3/kv/range", &request).await?;
         // The value in base64, the key, and the JSON around them.
         let max = (MAX_BYTES / 3 + 1) * 4 + self.key.len() * 2 + 4_096;
         let answer = match Limited::new(body, max).collect().await {
             Ok(answer) => answer.to_bytes(),
-            Err(error) if error.is::<LengthLimitError>() => return Ok(Update::Changed(too_large())),
+            Err(error) if error.is::<LengthLimitError>() => return Ok(Some(too_large())),
             Err(error) => return Err(SourceError::new(error)),
         };
         let answer: Value = serde_json::from_slice(&answer).map_err(SourceError::new)?;
         let Some(pair) = answer.pointer("/kvs/0") else { return Err(SourceError::new("the key is missing")) };
         // The gateway omits an empty value.
         let value = pair.get("value").and_then(Value::as_str).unwrap_or_default();
-        Ok(Update::Changed(document(BASE64_STANDARD.decode(value).map_err(SourceError::new)?)))
+        Ok(Some(document(BASE64_STANDARD.decode(value).map_err(SourceError::new)?)))
     }
 
     async fn post(&mut self, path: &str, body: &Value) -> Result<Body, SourceError> {
@@ -169,7 +169,7 @@ impl PolicySource for EtcdSource {
         format!("{} {}", servers.join(","), self.key)
     }
 
-    fn next(&mut self) -> BoxFuture<'_, Result<Update, SourceError>> {
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<Document>, SourceError>> {
         Box::pin(async {
             if std::mem::take(&mut self.is_current) {
                 self.changed().await;

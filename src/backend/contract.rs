@@ -3,12 +3,15 @@
 //! It decides nothing. Invariant: every decision of the limiter goes through
 //! [`Backend::decide`], on every backend and from every caller.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, Weak},
+};
 
 use futures_util::future::{BoxFuture, ready};
 
 use super::{
-    cooldown::CooldownSharing,
+    cooldown::{CooldownListener, CooldownNotice},
     in_process::InProcess,
     peek::by_free_charge,
     receipt::{Receipt, Settlement},
@@ -92,9 +95,31 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         Box::pin(ready(Err(BackendError::new(BackendErrorKind::Unsupported, reason))))
     }
 
-    /// How it shares cooldowns with other instances; `None` if it does not.
-    fn cooldown_sharing(&self) -> Option<&dyn CooldownSharing> {
-        self.inner()?.cooldown_sharing()
+    /// Reports to the other instances that a key is cooling down: its upstream
+    /// asked this instance to slow down. Best effort, in the background: must
+    /// not block. The limiter calls it for every response that asks, so the
+    /// backend should leave out what it has already reported. By default it
+    /// shares nothing.
+    fn share_cooldown(&self, notice: &CooldownNotice<'_>) {
+        if let Some(inner) = self.inner() {
+            inner.share_cooldown(notice);
+        }
+    }
+
+    /// Calls `listener` with other instances' cooldowns from now on, and with those
+    /// from before that are not over yet. It may be called with this instance's own,
+    /// does not block, and never shortens a cooldown that lasts longer. It ignores a
+    /// key that the limiter's policy does not have. No notice counts for more than an
+    /// hour.
+    ///
+    /// A limiter calls this once, and only if it has an upstream: when a
+    /// client's layer is made, or when a caller starts a cooldown or asks for
+    /// one. Limiters of servers never do. Keep the listener weak: its limiter owns the
+    /// backend.
+    fn subscribe_cooldowns(&self, listener: Weak<CooldownListener>) {
+        if let Some(inner) = self.inner() {
+            inner.subscribe_cooldowns(listener);
+        }
     }
 
     /// Gives back what it has reserved ahead, and reports what it has not
@@ -183,8 +208,12 @@ macro_rules! forward_backend {
                 $inner.reset(charges, now)
             }
 
-            fn cooldown_sharing(&$this) -> Option<&dyn $crate::backend::CooldownSharing> {
-                $inner.cooldown_sharing()
+            fn share_cooldown(&$this, notice: &$crate::backend::CooldownNotice<'_>) {
+                $inner.share_cooldown(notice);
+            }
+
+            fn subscribe_cooldowns(&$this, listener: std::sync::Weak<$crate::backend::CooldownListener>) {
+                $inner.subscribe_cooldowns(listener);
             }
 
             fn drain(&$this, now: $crate::time::Timestamp) -> futures_util::future::BoxFuture<'static, ()> {

@@ -1,28 +1,10 @@
-//! Cooldowns that instances share through their backend: [`CooldownSharing`].
+//! Cooldowns that instances share through their backend: [`CooldownNotice`].
 //!
-//! Optional: a backend that does not implement it shares nothing.
+//! It sends nothing: backends do. Invariant: a notice means the same to all instances.
 
-use std::{fmt, sync::Weak, time::Duration};
+use std::time::Duration;
 
 use crate::{descriptor::TenantId, policy::charge::Charge};
-
-/// Shares cooldowns with other instances.
-pub trait CooldownSharing {
-    /// Reports to the other instances that a key is cooling down: its upstream
-    /// asked this instance to slow down. Best effort, in the background: must
-    /// not block. The limiter calls it for every response that asks, so the
-    /// backend should leave out what it has already reported.
-    fn share_cooldown(&self, notice: &CooldownNotice<'_>);
-
-    /// Reports other instances' cooldowns to `listener` from now on, and those
-    /// from before that are not over yet. The listener may hear its own reports.
-    ///
-    /// A limiter calls this once, and only if it has an upstream: when a
-    /// client's layer is made, or when a caller starts a cooldown or asks for
-    /// one. Limiters of servers never do. Keep the listener weak: it owns the
-    /// backend.
-    fn subscribe_cooldowns(&self, listener: Weak<dyn CooldownListener>);
-}
 
 /// A key that cools down because its upstream asked for it, as text, which
 /// means the same to all instances.
@@ -74,11 +56,5 @@ impl<'a> CooldownNotice<'a> {
     }
 }
 
-/// Receives other instances' cooldowns from a backend: a limiter.
-pub trait CooldownListener: fmt::Debug + Send + Sync {
-    /// Another instance reports that a key is cooling down. A report never
-    /// shortens a cooldown that lasts longer. The limiter ignores a
-    /// key that its own policy does not have, and no report counts for more
-    /// than an hour. Does not block.
-    fn on_cooldown(&self, notice: &CooldownNotice<'_>);
-}
+/// What a limiter does with the cooldowns of other instances.
+pub(crate) type CooldownListener = dyn Fn(&CooldownNotice<'_>) + Send + Sync;

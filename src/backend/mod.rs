@@ -26,7 +26,10 @@ mod request;
 pub mod split;
 
 #[cfg(feature = "governor")]
-pub use self::governor::{Governor, Passed};
+pub use self::governor::Governor;
+#[cfg(feature = "governor")]
+#[doc(hidden)]
+pub use self::governor::Passed;
 #[cfg(feature = "redis")]
 pub(crate) use self::outcome::TierState;
 #[cfg(feature = "redis")]
@@ -37,7 +40,7 @@ pub(crate) use self::redis::provide_cryptography;
 pub use self::redis::{Redis, RedisBuilder, RedisStats};
 pub use self::{
     contract::Backend,
-    cooldown::{CooldownListener, CooldownNotice, CooldownSharing},
+    cooldown::CooldownNotice,
     local::{Local, LocalBuilder},
     outcome::Outcome,
     receipt::{Receipt, Settlement},
@@ -46,6 +49,7 @@ pub use self::{
 };
 pub(crate) use self::{
     contract::Extension,
+    cooldown::CooldownListener,
     in_process::InProcess,
     memory::{MAX_KEYS, engine::Engine, machine_source::FullQuota},
     outcome::{OutcomeKind, TierStates},

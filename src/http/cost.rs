@@ -74,6 +74,7 @@ pub fn header(name: impl TryInto<HeaderName>) -> HeaderCost {
 }
 
 /// Reads the cost from a header: see [`header`].
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct HeaderCost {
     name: HeaderName,
@@ -113,6 +114,7 @@ where
 }
 
 /// Determines the cost by a closure: see [`from_fn`].
+#[doc(hidden)]
 #[derive(Clone, Copy)]
 pub struct CostFn<F> {
     count: F,

@@ -24,7 +24,7 @@ use tower_service::Service;
 
 use super::{
     document::{DEFAULT_MAX_BYTES, Document},
-    source::{MAX_DELAY, PolicySource, SourceError, Update, within},
+    source::{MAX_DELAY, PolicySource, SourceError, within},
 };
 use crate::error::ConfigError;
 
@@ -177,7 +177,7 @@ impl HttpSource {
         request
     }
 
-    async fn ask(&mut self, request: Request<Full<Bytes>>, wait: Duration) -> Result<Update, SourceError> {
+    async fn ask(&mut self, request: Request<Full<Bytes>>, wait: Duration) -> Result<Option<Document>, SourceError> {
         let started = Instant::now();
         let response = self.client.clone().oneshot(request).await?;
         let (head, body) = response.into_parts();
@@ -188,14 +188,14 @@ impl HttpSource {
                 // A server with versions may support long polling.
                 let pause = if version.is_some() && version != self.version { SHORTEST } else { self.poll_interval };
                 (self.version, self.due) = (version, Some(started + pause));
-                Ok(Update::Changed(document))
+                Ok(Some(document))
             }
             StatusCode::NOT_MODIFIED if self.version.is_some() => {
                 // A server that has waited supports long polling: the poll
                 // interval does not apply.
                 let has_waited = !wait.is_zero() && started.elapsed() + SHORTEST >= wait;
                 self.due = Some(started + if has_waited { SHORTEST } else { self.poll_interval });
-                Ok(Update::Unchanged)
+                Ok(None)
             }
             status => Err(SourceError::new(format!("the server answers {status}"))),
         }
@@ -209,7 +209,7 @@ impl PolicySource for HttpSource {
         format!("{}://{host}{}", self.uri.scheme_str().unwrap_or_default(), self.uri.path())
     }
 
-    fn next(&mut self) -> BoxFuture<'_, Result<Update, SourceError>> {
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<Document>, SourceError>> {
         Box::pin(async {
             match self.due.take() {
                 Some(due) => sleep_until(due).await,

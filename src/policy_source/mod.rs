@@ -48,7 +48,7 @@ pub use self::{
     document::Document,
     file::FileSource,
     http::HttpSource,
-    source::{PolicySource, SourceError, Update},
+    source::{PolicySource, SourceError},
     task::WatchStatus,
     watch::{Watch, WatchHandle},
 };

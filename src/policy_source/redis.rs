@@ -14,7 +14,7 @@ use tokio::{sync::Notify, time::timeout};
 
 use super::{
     document::{DEFAULT_MAX_BYTES, Document},
-    source::{MIN_POLL_INTERVAL, PolicySource, SourceError, Update, within},
+    source::{MIN_POLL_INTERVAL, PolicySource, SourceError, within},
 };
 use crate::error::ConfigError;
 
@@ -132,7 +132,7 @@ impl RedisSource {
         }
     }
 
-    async fn get(&mut self) -> Result<Update, SourceError> {
+    async fn get(&mut self) -> Result<Option<Document>, SourceError> {
         // Kept only if it answers: a late answer would be taken for the next one.
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
@@ -145,7 +145,7 @@ impl RedisSource {
         if value.is_empty() {
             return Err(SourceError::new("the key is missing or empty"));
         }
-        Ok(Update::Changed(Document::from_bytes(&value, self.max_bytes)))
+        Ok(Some(Document::from_bytes(&value, self.max_bytes)))
     }
 }
 
@@ -154,7 +154,7 @@ impl PolicySource for RedisSource {
         format!("redis://{}/{}", self.server.addr(), self.key)
     }
 
-    fn next(&mut self) -> BoxFuture<'_, Result<Update, SourceError>> {
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<Document>, SourceError>> {
         Box::pin(async {
             if std::mem::take(&mut self.is_current) {
                 // Notified or not, the key is read.

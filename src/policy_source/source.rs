@@ -14,7 +14,7 @@ use super::document::Document;
 /// ```
 /// use tower_ratelimit::{
 ///     BoxFuture, Policy, Quota, RateLimiter,
-///     policy_source::{Document, PolicySource, SourceError, Update},
+///     policy_source::{Document, PolicySource, SourceError},
 /// };
 ///
 /// /// Reports one document and never changes.
@@ -25,10 +25,10 @@ use super::document::Document;
 ///         "once".into()
 ///     }
 ///
-///     fn next(&mut self) -> BoxFuture<'_, Result<Update, SourceError>> {
+///     fn next(&mut self) -> BoxFuture<'_, Result<Option<Document>, SourceError>> {
 ///         Box::pin(async {
 ///             match self.0.take() {
-///                 Some(document) => Ok(Update::Changed(document)),
+///                 Some(document) => Ok(Some(document)),
 ///                 None => std::future::pending().await,
 ///             }
 ///         })
@@ -49,7 +49,7 @@ pub trait PolicySource: Send + 'static {
     /// secret.
     fn name(&self) -> String;
 
-    /// What the source holds. The first call, and each call after an error,
+    /// What the source holds; `None` if that is what it reported last. The first call, and each call after an error,
     /// answers at once; every other call answers as soon as the source may have
     /// changed.
     ///
@@ -58,17 +58,7 @@ pub trait PolicySource: Send + 'static {
     /// second, and waits after an error: see [`Watch::retry`](super::Watch::retry).
     /// It drops the future when the watch ends, and otherwise polls it to
     /// completion.
-    fn next(&mut self) -> BoxFuture<'_, Result<Update, SourceError>>;
-}
-
-/// What a source answers.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum Update {
-    /// The document that the source holds now; it may equal the last one.
-    Changed(Document),
-    /// The source still holds the document that it reported last.
-    Unchanged,
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<Document>, SourceError>>;
 }
 
 /// A source does not answer, or holds no document.

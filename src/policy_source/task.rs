@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{
     document::Document,
-    source::{MAX_DELAY, PolicySource, Update},
+    source::{MAX_DELAY, PolicySource},
 };
 use crate::{
     backend::Share,
@@ -116,12 +116,12 @@ impl WatchTask {
         result.log(&self.target.source, why, self.target.limiter.policy().rules().len());
     }
 
-    async fn on_update(&mut self, update: Update) {
+    async fn on_update(&mut self, update: Option<Document>) {
         if std::mem::take(&mut self.is_unavailable) {
             Reload::log_recovery(&self.target.source);
         }
         match update {
-            Update::Changed(document) if self.document.as_ref() != Some(&document) => self.reload(document).await,
+            Some(document) if self.document.as_ref() != Some(&document) => self.reload(document).await,
             _ => {
                 let error = self.error.clone();
                 self.status.send_if_modified(|status| std::mem::replace(&mut status.error, error.clone()) != error);

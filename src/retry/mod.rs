@@ -55,6 +55,11 @@ mod tests;
 
 pub use self::{
     budget::RetryBudget,
-    policy::{CloneRequest, Cloned, RetryAttempt, RetryPolicy, clone_head},
+    policy::{RetryAttempt, RetryPolicy, clone_head},
+};
+// The machinery of the policy. It has names only where a type has to be written out.
+#[doc(hidden)]
+pub use self::{
+    policy::{CloneRequest, Cloned},
     schedule::RetryDelay,
 };

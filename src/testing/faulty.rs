@@ -3,16 +3,13 @@
 //! It counts requests, admissions and refunds, whether or not their answers
 //! arrive.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::{BoxFuture, ready};
 use tokio::task::yield_now;
 
 use crate::{
-    backend::{
-        Backend, Charge, CooldownListener, CooldownNotice, CooldownSharing, Decide, Outcome, OutcomeKind, Receipt,
-        Request, Settlement,
-    },
+    backend::{Backend, Charge, CooldownNotice, Decide, Outcome, OutcomeKind, Receipt, Request, Settlement},
     error::{BackendError, BackendErrorKind},
     time::{Clock, Timestamp},
 };
@@ -231,26 +228,14 @@ impl Backend for FaultyBackend {
         }
     }
 
-    fn cooldown_sharing(&self) -> Option<&dyn CooldownSharing> {
-        self.shared.inner.cooldown_sharing().map(|_| self as &dyn CooldownSharing)
+    fn share_cooldown(&self, notice: &CooldownNotice<'_>) {
+        if self.arrives() {
+            self.shared.inner.share_cooldown(notice);
+        }
     }
 
     fn drain(&self, now: Timestamp) -> BoxFuture<'static, ()> {
         self.shared.inner.drain(self.shared.time(now))
-    }
-}
-
-impl CooldownSharing for FaultyBackend {
-    fn share_cooldown(&self, notice: &CooldownNotice<'_>) {
-        if let (true, Some(sharing)) = (self.arrives(), self.shared.inner.cooldown_sharing()) {
-            sharing.share_cooldown(notice);
-        }
-    }
-
-    fn subscribe_cooldowns(&self, listener: Weak<dyn CooldownListener>) {
-        if let Some(sharing) = self.shared.inner.cooldown_sharing() {
-            sharing.subscribe_cooldowns(listener);
-        }
     }
 }
 

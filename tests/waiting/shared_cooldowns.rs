@@ -6,13 +6,15 @@ use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
     Dimension, RateLimitLayer, Tenant,
-    backend::{Backend, CooldownListener, CooldownNotice, CooldownSharing, Decide, Local, Receipt, Request as Charges},
+    backend::{Backend, CooldownNotice, Decide, Local, Receipt, Request as Charges},
     descriptor::{TenantId, TenantRef},
     testing::{Fault, FaultyBackend},
     time::Timestamp,
 };
 
 use super::*;
+
+type CooldownListener = dyn Fn(&CooldownNotice<'_>) + Send + Sync;
 
 /// A backend that records the cooldowns that limiters share, and the listeners
 /// that subscribe.
@@ -23,7 +25,7 @@ struct Fleet(Arc<Shared>);
 struct Shared {
     local: Local,
     shared: Mutex<Vec<String>>,
-    listeners: Mutex<Vec<Weak<dyn CooldownListener>>>,
+    listeners: Mutex<Vec<Weak<CooldownListener>>>,
 }
 
 impl Backend for Fleet {
@@ -35,12 +37,6 @@ impl Backend for Fleet {
         self.0.local.refund(receipt, now);
     }
 
-    fn cooldown_sharing(&self) -> Option<&dyn CooldownSharing> {
-        Some(self)
-    }
-}
-
-impl CooldownSharing for Fleet {
     fn share_cooldown(&self, notice: &CooldownNotice<'_>) {
         let CooldownNotice { rule, per_tenant, tenant, endpoint, method, time, .. } = notice;
         // `Debug` shows no names.
@@ -52,7 +48,7 @@ impl CooldownSharing for Fleet {
         self.0.shared.lock().unwrap().push(format!("{rule} {per_tenant} {tenant} {endpoint} {method} {time:?}"));
     }
 
-    fn subscribe_cooldowns(&self, listener: Weak<dyn CooldownListener>) {
+    fn subscribe_cooldowns(&self, listener: Weak<CooldownListener>) {
         self.0.listeners.lock().unwrap().push(listener);
     }
 }
@@ -68,7 +64,7 @@ impl Fleet {
 
     fn broadcast(&self, notice: &CooldownNotice<'_>) {
         let listeners = self.0.listeners.lock().unwrap().clone();
-        listeners.iter().filter_map(Weak::upgrade).for_each(|listener| listener.on_cooldown(notice));
+        listeners.iter().filter_map(Weak::upgrade).for_each(|listener| listener(notice));
     }
 }
 

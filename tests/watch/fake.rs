@@ -8,7 +8,7 @@ use std::sync::{
 use tokio::sync::mpsc;
 use tower_ratelimit::{
     BoxFuture,
-    policy_source::{Document, PolicySource, SourceError, Update},
+    policy_source::{Document, PolicySource, SourceError},
 };
 
 /// A source, and the sender of its answers.
@@ -22,25 +22,25 @@ pub(crate) fn fake() -> (Script, Fake) {
 }
 
 pub(crate) struct Script {
-    sender: mpsc::UnboundedSender<Result<Update, &'static str>>,
+    sender: mpsc::UnboundedSender<Result<Option<Document>, &'static str>>,
     dropped: Arc<AtomicBool>,
     asked: Arc<AtomicU64>,
 }
 
 pub(crate) struct Fake {
     name: &'static str,
-    answers: mpsc::UnboundedReceiver<Result<Update, &'static str>>,
+    answers: mpsc::UnboundedReceiver<Result<Option<Document>, &'static str>>,
     dropped: Arc<AtomicBool>,
     asked: Arc<AtomicU64>,
 }
 
 impl Script {
     pub(crate) fn holds(&self, document: Document) {
-        self.sender.send(Ok(Update::Changed(document))).unwrap();
+        self.sender.send(Ok(Some(document))).unwrap();
     }
 
     pub(crate) fn is_unchanged(&self) {
-        self.sender.send(Ok(Update::Unchanged)).unwrap();
+        self.sender.send(Ok(None)).unwrap();
     }
 
     pub(crate) fn fails(&self, reason: &'static str) {
@@ -68,7 +68,7 @@ impl PolicySource for Fake {
         self.name.into()
     }
 
-    fn next(&mut self) -> BoxFuture<'_, Result<Update, SourceError>> {
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<Document>, SourceError>> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         Box::pin(async {
             match self.answers.recv().await {

@@ -13,7 +13,7 @@ use tokio::{
 use tower_ratelimit::{
     BoxFuture, Policy, Quota, RateLimiter, Rule,
     backend::Share,
-    policy_source::{Document, PolicySource, SourceError, Update, Watch},
+    policy_source::{Document, PolicySource, SourceError, Watch},
 };
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -171,9 +171,9 @@ impl PolicySource for Restless {
         "restless".into()
     }
 
-    fn next(&mut self) -> BoxFuture<'_, Result<Update, SourceError>> {
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<Document>, SourceError>> {
         *self.0.lock().unwrap() += 1;
-        Box::pin(async { Ok(Update::Changed(Document::yaml(yaml(10)))) })
+        Box::pin(async { Ok(Some(Document::yaml(yaml(10)))) })
     }
 }
 
@@ -197,9 +197,9 @@ impl PolicySource for Brittle {
         "brittle".into()
     }
 
-    fn next(&mut self) -> BoxFuture<'_, Result<Update, SourceError>> {
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<Document>, SourceError>> {
         assert!(!std::mem::replace(&mut self.0, true), "called twice");
-        Box::pin(async { Ok(Update::Changed(Document::yaml(yaml(10)))) })
+        Box::pin(async { Ok(Some(Document::yaml(yaml(10)))) })
     }
 }
 

@@ -304,8 +304,12 @@ impl Backend for Redis {
         self.levels.reset(charges, now)
     }
 
-    fn cooldown_sharing(&self) -> Option<&dyn super::CooldownSharing> {
-        Some(self)
+    fn share_cooldown(&self, notice: &CooldownNotice<'_>) {
+        self.publisher.put(notice);
+    }
+
+    fn subscribe_cooldowns(&self, listener: Weak<CooldownListener>) {
+        self.subscriber.add(listener);
     }
 
     fn extension(&self) -> Option<&dyn Extension> {
@@ -320,16 +324,6 @@ impl Extension for Redis {
 
     fn instances(&self) -> u64 {
         self.levels.dispatcher.pools.instances.get()
-    }
-}
-
-impl super::CooldownSharing for Redis {
-    fn share_cooldown(&self, notice: &CooldownNotice<'_>) {
-        self.publisher.put(notice);
-    }
-
-    fn subscribe_cooldowns(&self, listener: Weak<dyn CooldownListener>) {
-        self.subscriber.add(listener);
     }
 }
 

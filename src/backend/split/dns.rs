@@ -3,7 +3,7 @@
 //! It decides nothing: it sends a [`Share`] whenever the addresses change. The
 //! invariant: a failed or contradictory answer leaves the last share in force.
 
-use std::{fmt, future::Future, io, net::IpAddr, pin::pin, sync::Arc, time::Duration};
+use std::{fmt, future::Future, io, net::IpAddr, pin::pin, time::Duration};
 
 use futures_util::future::{BoxFuture, select};
 use tokio::{
@@ -14,11 +14,8 @@ use tokio::{
 use super::share::Share;
 use crate::observe;
 
-/// Finds the addresses of a name.
-pub trait Resolve: Send + Sync + 'static {
-    /// All current addresses of the name.
-    fn resolve<'a>(&'a self, name: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>>;
-}
+/// Finds all current addresses of a name.
+type Resolver = dyn Fn(String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> + Send + Sync;
 
 /// Shares by the addresses of a name, such as a headless service of
 /// Kubernetes. The number of addresses is the count, and the position of our
@@ -34,19 +31,13 @@ pub trait Resolve: Send + Sync + 'static {
 /// again: for up to the interval and the time for which answers are cached.
 ///
 /// ```
-/// use std::{io, net::IpAddr};
-/// use tower_ratelimit::{BoxFuture, backend::{Share, Split, split::{Dns, Resolve}}};
-///
-/// struct Fixed;
-///
-/// impl Resolve for Fixed {
-///     fn resolve<'a>(&'a self, _: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
-///         Box::pin(async { Ok(vec![IpAddr::from([10, 0, 0, 2]), IpAddr::from([10, 0, 0, 1])]) })
-///     }
-/// }
+/// use std::net::IpAddr;
+/// use tower_ratelimit::backend::{Share, Split, split::Dns};
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {
-/// let (mut shares, refresh) = Dns::new("web.shop.svc", IpAddr::from([10, 0, 0, 2]), Fixed).watch();
+/// let own = IpAddr::from([10, 0, 0, 2]);
+/// let fixed = move |_name| async move { Ok(vec![own, IpAddr::from([10, 0, 0, 1])]) };
+/// let (mut shares, refresh) = Dns::new("web.shop.svc", own, fixed).watch();
 /// tokio::spawn(refresh);
 /// let backend = Split::watch(shares.clone());
 /// shares.changed().await.unwrap();
@@ -58,13 +49,25 @@ pub struct Dns {
     name: String,
     own: IpAddr,
     interval: Duration,
-    resolver: Arc<dyn Resolve>,
+    resolver: Box<Resolver>,
 }
 
 impl Dns {
-    /// The share of the instance whose address is `own`.
-    pub fn new(name: impl Into<String>, own: IpAddr, resolver: impl Resolve) -> Self {
-        Self { name: name.into(), own, interval: Duration::from_secs(5), resolver: Arc::new(resolver) }
+    /// The share of the instance whose address is `own`. `resolve` finds all current
+    /// addresses of the name.
+    pub fn new<F>(name: impl Into<String>, own: IpAddr, resolve: impl Fn(String) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = io::Result<Vec<IpAddr>>> + Send + 'static,
+    {
+        let resolver = Box::new(move |name| -> BoxFuture<'static, _> { Box::pin(resolve(name)) });
+        Self { name: name.into(), own, interval: Duration::from_secs(5), resolver }
+    }
+
+    /// Resolves with the system's resolver, on a thread of Tokio's.
+    pub fn system(name: impl Into<String>, own: IpAddr) -> Self {
+        Self::new(name, own, async |name| {
+            Ok(tokio::net::lookup_host((name, 0)).await?.map(|address| address.ip()).collect())
+        })
     }
 
     /// How often the name is resolved, at least a millisecond. Default: 5
@@ -104,7 +107,7 @@ impl Dns {
     /// Sends the share if it has changed; returns what is wrong, if anything.
     async fn look_up(&self, sender: &watch::Sender<Share>) -> Result<(), String> {
         let kept = |error: &dyn fmt::Display| format!("{error}; the last share stays in force");
-        let mut addresses = match timeout(self.interval, self.resolver.resolve(&self.name)).await {
+        let mut addresses = match timeout(self.interval, (self.resolver)(self.name.clone())).await {
             Ok(found) => found.map_err(|error| kept(&error))?,
             Err(_) => return Err(kept(&"the resolver did not answer in time")),
         };
@@ -128,24 +131,5 @@ impl fmt::Debug for Dns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, own, interval, .. } = self;
         f.debug_struct("Dns").field("name", name).field("own", own).field("interval", interval).finish_non_exhaustive()
-    }
-}
-
-/// The system's resolver, called on a thread of Tokio's.
-#[derive(Clone, Copy, Debug, Default)]
-struct System;
-
-impl Resolve for System {
-    fn resolve<'a>(&'a self, name: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
-        Box::pin(async move {
-            let found = tokio::net::lookup_host((name, 0)).await?;
-            Ok(found.map(|address| address.ip()).collect())
-        })
-    }
-}
-impl Dns {
-    /// Resolves with the system's resolver.
-    pub fn system(name: impl Into<String>, own: IpAddr) -> Self {
-        Self::new(name, own, System)
     }
 }

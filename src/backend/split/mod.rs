@@ -19,10 +19,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use self::machines::ShareMachines;
-pub use self::{
-    dns::{Dns, Resolve},
-    share::Share,
-};
+pub use self::{dns::Dns, share::Share};
 use super::{
     contract::{Extension, forward_backend},
     in_process::InProcess,

@@ -42,7 +42,7 @@ impl RateLimiter {
     /// keys without a cooldown are dropped first, then the cooldowns that end first.
     ///
     /// Where instances share a backend that can broadcast
-    /// ([`CooldownSharing`](crate::backend::CooldownSharing), such as
+    /// ([`share_cooldown`](crate::backend::Backend::share_cooldown), such as
     /// `backend::Redis`), a cooldown applies to all of them, for up to an hour.
     ///
     /// ```

@@ -2,16 +2,13 @@
 //! backend. Reports carry a rule's name and the time left, never a time of day,
 //! so the instances' clocks need not agree.
 
-use std::{
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use super::super::{
     observe,
     state::{Inner, RateLimiter},
 };
-use crate::backend::{Charge, CooldownListener, CooldownNotice, CooldownSharing};
+use crate::backend::{Charge, CooldownNotice};
 
 /// The longest cooldown that is taken over from another instance. One that
 /// lasts longer is reported again by the upstream's next response.
@@ -22,26 +19,23 @@ impl RateLimiter {
     /// connection for it, so only limiters that have an upstream subscribe.
     pub(crate) fn subscribe_cooldowns(&self) {
         self.inner.cooldowns.subscription.get_or_init(|| {
-            if let Some(sharing) = self.cooldown_sharing() {
-                // Weak, since the limiter owns the backend.
-                let listener: Weak<Inner> = Arc::downgrade(&self.inner);
-                sharing.subscribe_cooldowns(listener);
-            }
+            // Weak, since the limiter owns the backend, and keeps the listener.
+            let limiter = Arc::downgrade(&self.inner);
+            let listener = Arc::new(move |notice: &CooldownNotice<'_>| {
+                limiter.upgrade().iter().for_each(|limiter| limiter.on_cooldown(notice));
+            });
+            let weak = Arc::downgrade(&listener);
+            self.inner.backend.subscribe_cooldowns(weak);
+            listener
         });
     }
 
     pub(super) fn share_cooldown(&self, charge: &Charge<'_>, time: Duration) {
-        if let Some(sharing) = self.cooldown_sharing() {
-            sharing.share_cooldown(&CooldownNotice::of(charge, time));
-        }
-    }
-
-    fn cooldown_sharing(&self) -> Option<&dyn CooldownSharing> {
-        self.inner.backend.cooldown_sharing()
+        self.inner.backend.share_cooldown(&CooldownNotice::of(charge, time));
     }
 }
 
-impl CooldownListener for Inner {
+impl Inner {
     /// Applies the report by this instance's policy, which may be another one.
     fn on_cooldown(&self, notice: &CooldownNotice<'_>) {
         let policy = self.current.policy();

@@ -5,10 +5,11 @@
 //! 65,536 keys cool down. Without any cooldown, a decision costs one load.
 
 use std::{
+    any::Any,
     borrow::Borrow,
     collections::HashMap,
     sync::{
-        Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -41,8 +42,8 @@ pub(in crate::limiter) struct UpstreamKeys {
     /// Whether any key has a resume schedule.
     is_paced: AtomicBool,
     keys: Mutex<Keys>,
-    /// Set once other instances' cooldowns are received.
-    pub(super) subscription: OnceLock<()>,
+    /// Keeps the listener for other instances' cooldowns, once they are received.
+    pub(super) subscription: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
 type Keys = HashMap<u128, Controller, RandomState>;

@@ -24,7 +24,7 @@ use self::{
 };
 use super::{
     document::{DEFAULT_MAX_BYTES, Document},
-    source::{MIN_POLL_INTERVAL, PolicySource, SourceError, Update},
+    source::{MIN_POLL_INTERVAL, PolicySource, SourceError},
 };
 
 /// The events of the folders that lead to the file, and what was read.
@@ -152,14 +152,14 @@ impl PolicySource for FileSource {
         self.path.display().to_string()
     }
 
-    fn next(&mut self) -> BoxFuture<'_, Result<Update, SourceError>> {
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<Document>, SourceError>> {
         Box::pin(async {
             if let Some(reported) = self.reported.take() {
                 self.changed(&reported).await?;
             }
             let (version, document) = self.read().await?;
             self.reported = Some(version);
-            Ok(Update::Changed(document))
+            Ok(Some(document))
         })
     }
 }

@@ -11,7 +11,7 @@ use super::{
     events::{FolderEvents, is_read},
     read::{contents, open},
 };
-use crate::policy_source::{Document, PolicySource as _, Update};
+use crate::policy_source::{Document, PolicySource as _};
 
 #[tokio::test]
 async fn without_events_polling_sees_every_change() {
@@ -21,13 +21,13 @@ async fn without_events_polling_sees_every_change() {
     for text in ["one", "another", "longer than that"] {
         fs::write(&path, text).unwrap();
         let update = timeout(TIMEOUT, file.next()).await.unwrap().unwrap();
-        assert_eq!(update, Update::Changed(Document::yaml(text)));
+        assert_eq!(update, Some(Document::yaml(text)));
     }
     // Of the same length, another inode.
     fs::write(path.with_extension("new"), "LONGER THAN THAT").unwrap();
     fs::rename(path.with_extension("new"), &path).unwrap();
     let update = timeout(TIMEOUT, file.next()).await.unwrap().unwrap();
-    assert_eq!(update, Update::Changed(Document::yaml("LONGER THAN THAT")));
+    assert_eq!(update, Some(Document::yaml("LONGER THAN THAT")));
     fs::remove_file(&path).unwrap();
     assert!(timeout(TIMEOUT, file.next()).await.unwrap().is_err());
 }
@@ -40,7 +40,7 @@ async fn a_file_system_that_hangs_is_reported_and_recovered_from() {
     let mut file = FileSource::new(&path).poll_interval(Duration::from_millis(10));
     file.events = Some(FolderEvents::none());
     fs::write(&path, "one").unwrap();
-    assert_eq!(file.next().await.unwrap(), Update::Changed(Document::yaml("one")));
+    assert_eq!(file.next().await.unwrap(), Some(Document::yaml("one")));
 
     file.checking = Some(tokio::spawn(std::future::pending()));
     let start = tokio::time::Instant::now();
@@ -51,7 +51,7 @@ async fn a_file_system_that_hangs_is_reported_and_recovered_from() {
 
     for text in ["one", "two!", "three"] {
         fs::write(&path, text).unwrap();
-        assert_eq!(file.next().await.unwrap(), Update::Changed(Document::yaml(text)));
+        assert_eq!(file.next().await.unwrap(), Some(Document::yaml(text)));
     }
     fs::remove_file(&path).unwrap();
 }

@@ -51,7 +51,7 @@ pub(crate) struct Subscriber {
     link: Arc<Link>,
     /// The sorted set of cooldowns, and the channel.
     key: String,
-    listeners: Mutex<Vec<Weak<dyn CooldownListener>>>,
+    listeners: Mutex<Vec<Weak<CooldownListener>>>,
     started: Once,
     /// Notified when there is a listener again.
     added: Arc<Notify>,
@@ -71,7 +71,7 @@ impl Subscriber {
     }
 
     /// Notifies a limiter of cooldowns from now on.
-    pub(crate) fn add(self: &Arc<Self>, listener: Weak<dyn CooldownListener>) {
+    pub(crate) fn add(self: &Arc<Self>, listener: Weak<CooldownListener>) {
         lock(&self.listeners).push(listener);
         self.added.notify_one();
         if self.started.is_completed() {
@@ -140,8 +140,8 @@ impl Subscriber {
     }
 }
 
-fn notify(listeners: &[Weak<dyn CooldownListener>], notice: &CooldownNotice<'_>) {
-    listeners.iter().filter_map(Weak::upgrade).for_each(|listener| listener.on_cooldown(notice));
+fn notify(listeners: &[Weak<CooldownListener>], notice: &CooldownNotice<'_>) {
+    listeners.iter().filter_map(Weak::upgrade).for_each(|listener| listener(notice));
 }
 
 /// Keeps a subscription open while there are listeners.

@@ -5,10 +5,8 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use futures_util::future::BoxFuture;
-
 use super::*;
-use crate::backend::split::{Dns, Resolve};
+use crate::backend::split::Dns;
 
 type Answers = VecDeque<Option<Vec<u8>>>;
 
@@ -16,16 +14,14 @@ type Answers = VecDeque<Option<Vec<u8>>>;
 #[derive(Clone)]
 struct Script(Arc<Mutex<Answers>>);
 
-impl Resolve for Script {
-    fn resolve<'a>(&'a self, _: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
+impl Script {
+    async fn resolve(self) -> io::Result<Vec<IpAddr>> {
         let answer = self.0.lock().unwrap().pop_front();
-        Box::pin(async move {
-            match answer {
-                Some(Some(found)) => Ok(found.into_iter().map(|last| IpAddr::from([10, 0, 0, last])).collect()),
-                Some(None) => Err(io::Error::other("no such name")),
-                None => std::future::pending().await,
-            }
-        })
+        match answer {
+            Some(Some(found)) => Ok(found.into_iter().map(|last| IpAddr::from([10, 0, 0, last])).collect()),
+            Some(None) => Err(io::Error::other("no such name")),
+            None => std::future::pending().await,
+        }
     }
 }
 
@@ -35,7 +31,9 @@ async fn the_last_share_stays_in_force_after_a_failure() {
         [None, Some(vec![1, 2, 3]), Some(vec![3, 1, 2, 2]), None, Some(vec![1, 3]), Some(vec![]), Some(vec![2])];
     let expected = [None, Some((1, 3)), Some((1, 3)), Some((1, 3)), Some((1, 3)), Some((1, 3)), Some((0, 1))];
     let script = Script(Arc::new(Mutex::new(answers.into())));
-    let (shares, refresh) = Dns::new("web", IpAddr::from([10, 0, 0, 2]), script.clone()).every(SECOND).watch();
+    let resolver = script.clone();
+    let dns = Dns::new("web", IpAddr::from([10, 0, 0, 2]), move |_| resolver.clone().resolve());
+    let (shares, refresh) = dns.every(SECOND).watch();
     let refreshing = tokio::spawn(refresh);
     for expected in expected {
         // Half an interval after the query.
