@@ -1,6 +1,9 @@
 //! Asking what is left, forgetting what was used, and deciding without a future.
 #![allow(clippy::unwrap_used)]
 
+#[path = "asking/explain.rs"]
+mod explain;
+
 use std::{
     future::Future,
     pin::pin,

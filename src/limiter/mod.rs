@@ -11,6 +11,7 @@ mod conclude;
 mod current;
 mod decide;
 mod drive;
+mod explain;
 mod fallback;
 mod first_requests;
 mod immediate;
@@ -42,7 +43,8 @@ pub(crate) use self::{
 };
 use self::{admission::Decided, attempt::Purpose, conclude::at_local_share, permit::PermitKind};
 pub use self::{
-    builder::RateLimiterBuilder, permit::Permit, state::RateLimiter, stats::Stats, upstream::AdaptiveRateStatus,
+    builder::RateLimiterBuilder, explain::Explanation, permit::Permit, state::RateLimiter, stats::Stats,
+    upstream::AdaptiveRateStatus,
 };
 #[cfg(feature = "metrics")]
 pub use crate::observe::describe_metrics;

@@ -51,7 +51,7 @@ pub(super) fn combine(keys: &RuleKeys, tenant: Option<TenantId<'_>>, descriptor:
     has_any.then_some(name)
 }
 
-fn found(key: Key<'_>) -> Option<TenantId<'_>> {
+pub(super) fn found(key: Key<'_>) -> Option<TenantId<'_>> {
     if let Key::Found(id) = key { Some(id) } else { None }
 }
 

@@ -10,6 +10,7 @@ mod choices;
 mod compiled;
 #[cfg(feature = "serde")]
 mod config;
+mod explain;
 #[cfg(feature = "serde")]
 mod forms;
 mod identity;
@@ -41,6 +42,7 @@ pub(crate) use self::{
     adaptive_rate::{RateBounds, RateSteps},
     charge::{ChargedRule, OwnedCharge, ReservationOwner},
     compiled::{CompiledPolicy, CompiledRule},
+    explain::RuleExplanation,
     networks::{Networks, addresses},
     resolve::{Resolved, Unidentified},
 };

@@ -129,14 +129,14 @@ impl CompiledPolicy {
 
 /// A request beside the policy that it is charged by.
 #[derive(Debug)]
-struct Lookup<'a> {
-    policy: &'a CompiledPolicy,
-    descriptor: &'a Descriptor<'a>,
+pub(super) struct Lookup<'a> {
+    pub(super) policy: &'a CompiledPolicy,
+    pub(super) descriptor: &'a Descriptor<'a>,
     spelling: Spelling<'a>,
 }
 
 impl<'a> Lookup<'a> {
-    fn new(policy: &'a CompiledPolicy, descriptor: &'a Descriptor<'a>) -> Self {
+    pub(super) fn new(policy: &'a CompiledPolicy, descriptor: &'a Descriptor<'a>) -> Self {
         // Where no rule matches by path, nothing reads the other spellings.
         let spelling = match policy.matcher.is_empty() {
             true => Spelling::only(&descriptor.path),
@@ -145,13 +145,13 @@ impl<'a> Lookup<'a> {
         Self { policy, descriptor, spelling }
     }
 
-    fn rule(&self, found: PatternMatch) -> &'a CompiledRule {
+    pub(super) fn rule(&self, found: PatternMatch) -> &'a CompiledRule {
         &self.policy.rules[found.rule as usize]
     }
 
     /// The rules that apply, with one pattern each, in the policy's order. `found` holds
     /// them where they differ from request to request.
-    fn matching<'f>(&'f self, found: &'f mut PatternMatches) -> &'f [PatternMatch] {
+    pub(super) fn matching<'f>(&'f self, found: &'f mut PatternMatches) -> &'f [PatternMatch] {
         if let Some(id) = self.descriptor.rule {
             found.extend(self.named(id));
             return found;
@@ -201,7 +201,7 @@ impl<'a> Lookup<'a> {
     }
 
     /// Adds all rules whose path or route matches; each with all such patterns.
-    fn find(&self, found: &mut PatternMatches) {
+    pub(super) fn find(&self, found: &mut PatternMatches) {
         let matcher = &self.policy.matcher;
         matcher.everywhere().iter().for_each(|everywhere| found.push(*everywhere));
         if !matcher.is_empty() {
@@ -215,7 +215,7 @@ impl<'a> Lookup<'a> {
     /// Whether a match is one of the path as a router sees it, so that it may take a charge
     /// away. Any spelling adds one. A path with dots never is: a server behind this one may
     /// resolve them.
-    fn is_as_sent(&self, found: PatternMatch) -> bool {
+    pub(super) fn is_as_sent(&self, found: PatternMatch) -> bool {
         match self.rule(found).options.matches.paths.get(usize::from(found.pattern)) {
             Some(pattern) if !self.spelling.is_only() => {
                 self.spelling.resolved().is_none() && pattern::matches_as_sent(pattern, &self.descriptor.path)
@@ -227,13 +227,13 @@ impl<'a> Lookup<'a> {
 
     /// The tenant of the request under a rule.
     #[inline]
-    fn tenant(&self, rule: &CompiledRule, found: PatternMatch) -> Option<TenantId<'_>> {
+    pub(super) fn tenant(&self, rule: &CompiledRule, found: PatternMatch) -> Option<TenantId<'_>> {
         rule.tenant(found.pattern.into(), self.descriptor, self.spelling.matched(found.resolved))
     }
 
     /// The tenant for which the rule may make an exception. One that a router does not see
     /// in the path has none that favors it.
-    fn excepted<'i>(
+    pub(super) fn excepted<'i>(
         &self,
         rule: &CompiledRule,
         found: PatternMatch,
@@ -247,7 +247,7 @@ impl<'a> Lookup<'a> {
     /// unlimited, or rejected. The tiers that a tenant brings come before an exception for
     /// the tenant, and that before one for any of the keys.
     #[inline]
-    fn charge<'c>(
+    pub(super) fn charge<'c>(
         &'c self,
         rule: &'c CompiledRule,
         found: PatternMatch,
@@ -283,13 +283,13 @@ impl<'a> Lookup<'a> {
 /// What charges of few requests borrow, with the index of its rule: names of several keys
 /// together, and the tiers that tenants bring.
 #[derive(Debug, Default)]
-struct Extra {
+pub(super) struct Extra {
     names: Vec<(usize, String)>,
     own: Vec<(usize, Result<Arc<OwnTiers>, ConfigError>)>,
 }
 
 impl Extra {
-    fn new(lookup: &Lookup<'_>, matching: &[PatternMatch]) -> Self {
+    pub(super) fn new(lookup: &Lookup<'_>, matching: &[PatternMatch]) -> Self {
         let (mut extra, limits) = (Self::default(), lookup.descriptor.tenant_limits());
         if limits.is_none() && !lookup.policy.combines_keys {
             return extra;

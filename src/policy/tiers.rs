@@ -230,6 +230,10 @@ impl TierSets {
         }
     }
 
+    pub(super) fn has_exception_of(&self, id: TenantId<'_>) -> bool {
+        self.exception_of(id).is_some()
+    }
+
     /// Whether this tenant's exception may admit what the rule's own tiers reject.
     pub(super) fn favors(&self, id: TenantId<'_>) -> bool {
         matches!(self.exception_of(id), Some(Exception::Unlimited | Exception::TierSet { is_higher: true, .. }))

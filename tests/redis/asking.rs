@@ -41,6 +41,22 @@ async fn a_peek_writes_nothing_and_says_when() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_explanation_says_what_the_server_has_left_and_charges_nothing() {
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
+    let [one, two] = [patient(server.url()).await, patient(server.url()).await];
+    let (one, two) = (limiter(closed(Quota::per_day(2)), &one), limiter(closed(Quota::per_day(2)), &two));
+    assert!(one.check(&acme()).await.is_allowed());
+    for _ in 0..3 {
+        let text = two.explain(&acme()).await.to_string();
+        assert!(text.starts_with("allowed\n") && text.contains(", from the rule; 1 left"), "{text}");
+    }
+    assert!(one.check(&acme()).await.is_allowed());
+    let text = two.explain(&acme()).await.to_string();
+    assert!(text.starts_with("rejected: QuotaExceeded, retry after ") && text.contains("; 0 left"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reset_holds_for_all_instances_and_voids_cached_rejections() {
     let _machine = shared_machine().await;
     let server = Server::start().await;
