@@ -30,7 +30,7 @@ serve policy="examples/policy.yaml":
 
 # Check a policy file: what each rule does, and what can never act.
 check-policy policy="examples/policy.yaml":
-    cargo run --example check_policy --features serde -- {{policy}}
+    cargo run --features cli -- check {{policy}}
 
 # Check licences and sources of all dependencies.
 deny:

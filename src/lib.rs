@@ -56,18 +56,18 @@
 //! | feature | adds |
 //! |---|---|
 //! | `axum` | reads axum's `MatchedPath`, `OriginalUri` and `ConnectInfo` |
+//! | `cli` | the binary `tower-ratelimit`, which checks and explains policies |
 //! | `governor` | `backend::Governor`: decides by an existing keyed `governor::RateLimiter` |
 //! | `metrics` | metrics through the `metrics` facade |
 //! | `redis` | `backend::Redis`: one limit for a whole fleet, on Redis or Valkey |
-//! | `redis-tls` | `backend::Redis` over TLS (`rediss://`) |
 //! | `retry` | `RetryPolicy`: a policy for tower's `RetryLayer`, which retries rejected requests |
 //! | `serde` | `Policy::from_yaml`; `Policy: Serialize + Deserialize` |
 //! | `test-util` | `testing`: clocks that tests step, jitter that repeats, a backend that fails on demand, the conformance suite for backends |
+//! | `tls` | `redis` over TLS (`rediss://`); `tonic` over TLS, and with it `tenant::client_certificate` |
 //! | `tonic` | `RateLimited::to_status`; the peer address from tonic's connection info |
-//! | `tonic-tls` | `tonic` over TLS, and `tenant::client_certificate` |
 //! | `tracing` | events for rejections and backend failures, at most one a second and rule; a debug event for each decision |
 //! | `watch` | [`RateLimiter`]`::watch`: hot reload from a source: `policy_source::FileSource`, `HttpSource`, and with `redis` `RedisSource`; enables `serde` |
-//! | `full` | all of these except `test-util` |
+//! | `full` | all of these except `cli` and `test-util` |
 //!
 //! [Tower]: https://docs.rs/tower
 

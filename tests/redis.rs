@@ -15,7 +15,7 @@ mod bad_keys;
 mod bad_servers;
 #[path = "redis/bad_settings.rs"]
 mod bad_settings;
-#[cfg(feature = "redis-tls")]
+#[cfg(feature = "tls")]
 #[path = "common/certificates.rs"]
 mod certificates;
 #[path = "redis/cluster.rs"]
@@ -71,7 +71,7 @@ mod sentinel;
 mod server;
 #[path = "redis/set_back.rs"]
 mod set_back;
-#[cfg(feature = "redis-tls")]
+#[cfg(feature = "tls")]
 #[path = "redis/tls.rs"]
 mod tls;
 

@@ -3,7 +3,7 @@
 //! change. `cargo test --test sim -- --nocapture` prints what was measured.
 //!
 //! With `--features redis` also the levels of consistency, on a real server in virtual
-//! time: a small version of `examples/simulate`, which has the large one.
+//! time: a small version of `benches/simulate`, which has the large one.
 #![allow(clippy::unwrap_used)]
 
 #[path = "sim/fleet.rs"]

@@ -34,7 +34,7 @@ pub use self::governor::Passed;
 pub(crate) use self::outcome::TierState;
 #[cfg(feature = "redis")]
 pub(crate) use self::receipt::Moving;
-#[cfg(all(feature = "redis-tls", feature = "watch"))]
+#[cfg(all(feature = "redis", feature = "tls", feature = "watch"))]
 pub(crate) use self::redis::provide_cryptography;
 #[cfg(feature = "redis")]
 pub use self::redis::{Redis, RedisBuilder, RedisStats};

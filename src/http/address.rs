@@ -11,7 +11,7 @@ use super::RequestHead;
 /// Servers may insert it into the request's extensions. The layer also reads
 /// axum's `ConnectInfo<SocketAddr>` with the feature `axum`, tonic's
 /// `TcpConnectInfo` with `tonic`, and tonic's info about TLS connections with
-/// `tonic-tls`.
+/// `tls`.
 ///
 /// ```
 /// use http::Request;
@@ -49,7 +49,7 @@ pub(super) fn peer(request: &RequestHead<'_>) -> Option<IpAddr> {
 fn tonic_peer(extensions: &http::Extensions) -> Option<SocketAddr> {
     use tonic::transport::server::TcpConnectInfo;
     let tcp = extensions.get::<TcpConnectInfo>();
-    #[cfg(feature = "tonic-tls")]
+    #[cfg(all(feature = "tonic", feature = "tls"))]
     let tcp = tcp.or_else(|| {
         use tonic::transport::server::TlsConnectInfo;
         extensions.get::<TlsConnectInfo<TcpConnectInfo>>().map(TlsConnectInfo::get_ref)

@@ -533,7 +533,7 @@ impl Rule {
     /// admitting them all in its first milliseconds.
     ///
     /// Sixty-four workers at a limit of 100 in a second, by how many requests
-    /// are admitted in each 10 ms, as measured by the example `smooth` (`.` is
+    /// are admitted in each 10 ms, as measured by `benches/smooth.rs` (`.` is
     /// one, `#` all hundred):
     ///
     /// ```text

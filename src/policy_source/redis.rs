@@ -98,7 +98,7 @@ impl RedisSource {
     }
 
     async fn connect(&self) -> Result<MultiplexedConnection, RedisError> {
-        #[cfg(feature = "redis-tls")]
+        #[cfg(feature = "tls")]
         crate::backend::provide_cryptography();
         let config = AsyncConnectionConfig::new().set_connection_timeout(Some(TIMEOUT)).set_response_timeout(None);
         let changed = Arc::clone(&self.changed);

@@ -50,7 +50,7 @@ impl Options {
     }
 
     /// Does not reply to plain connections, so `start` does not wait for one.
-    #[cfg(feature = "redis-tls")]
+    #[cfg(feature = "tls")]
     pub(crate) fn silent(mut self) -> Self {
         self.silent = true;
         self

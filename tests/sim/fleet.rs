@@ -1,7 +1,7 @@
 //! Simulates a fleet in one process: each instance is a real limiter with its own
 //! share and its own clock, on stepped time.
 //!
-//! Used by `tests/sim.rs` and `examples/simulate`.
+//! Used by `tests/sim.rs` and `benches/simulate`.
 #![allow(dead_code, reason = "each uses some of it")]
 
 use std::{

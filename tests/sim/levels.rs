@@ -2,7 +2,7 @@
 //! real limiters on real [`Redis`] backends and scripts, in virtual time. And a naive
 //! scheme beside them: a local count, and an INCRBY each interval.
 //!
-//! Used by `tests/sim.rs` and `examples/simulate`.
+//! Used by `tests/sim.rs` and `benches/simulate`.
 #![allow(dead_code, reason = "each uses some of it")]
 
 use std::{

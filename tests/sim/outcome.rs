@@ -1,6 +1,6 @@
 //! How a simulated fleet shares its limit, what fails meanwhile, and what it did.
 //!
-//! Used by `tests/sim.rs` and `examples/simulate`.
+//! Used by `tests/sim.rs` and `benches/simulate`.
 #![allow(dead_code, reason = "each uses some of it")]
 
 use tower_ratelimit::{Consistency, FailureMode};

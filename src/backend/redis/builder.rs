@@ -165,14 +165,14 @@ impl RedisBuilder {
     }
 
     /// Trusts only this root certificate (PEM), instead of Mozilla's.
-    #[cfg(feature = "redis-tls")]
+    #[cfg(feature = "tls")]
     pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.servers.root_certificate = Some(pem.into());
         self
     }
 
     /// Authenticates with this certificate and key (both PEM).
-    #[cfg(feature = "redis-tls")]
+    #[cfg(feature = "tls")]
     pub fn client_certificate(mut self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
         self.servers.client_certificate = Some((certificate.into(), key.into()));
         self
@@ -230,7 +230,7 @@ impl RedisBuilder {
     pub(super) fn settings(self) -> Result<Settings, ConfigError> {
         let settings = Settings {
             servers: self.servers.servers()?,
-            #[cfg(feature = "redis-tls")]
+            #[cfg(feature = "tls")]
             certificates: self.servers.certificates(),
             ..self.settings
         };

@@ -42,7 +42,7 @@ use std::{
 use futures_util::future::BoxFuture;
 
 pub use self::builder::RedisBuilder;
-#[cfg(all(feature = "redis-tls", feature = "watch"))]
+#[cfg(all(feature = "tls", feature = "watch"))]
 pub(crate) use self::transport::connect::provide_cryptography;
 use self::{
     cooldowns::{Publisher, Subscriber},
@@ -210,7 +210,7 @@ use crate::{error::BackendError, time::Timestamp};
 /// |---|---|---|
 /// | [`url`](RedisBuilder::url), [`cluster`](RedisBuilder::cluster), [`sentinel`](RedisBuilder::sentinel) | `redis://127.0.0.1:6379` | where the server is |
 /// | [`username`](RedisBuilder::username), [`password`](RedisBuilder::password), [`database`](RedisBuilder::database) | those of the URL | override the URL |
-/// | `root_certificate`, `client_certificate` | Mozilla's roots; none | feature `redis-tls`, for `rediss://` |
+/// | `root_certificate`, `client_certificate` | Mozilla's roots; none | feature `tls`, for `rediss://` |
 /// | [`prefix`](RedisBuilder::prefix) | `rl` | the prefix of all keys |
 /// | [`connections`](RedisBuilder::connections) | 1 | 1 to 1024; a cluster has one to each node |
 /// | [`connect_timeout`](RedisBuilder::connect_timeout) | 1 s | for each server |

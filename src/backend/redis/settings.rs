@@ -48,7 +48,7 @@ impl fmt::Debug for Servers {
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) servers: Servers,
-    #[cfg(feature = "redis-tls")]
+    #[cfg(feature = "tls")]
     pub(crate) certificates: Option<redis::TlsCertificates>,
     pub(crate) prefix: String,
     pub(crate) connections: usize,
@@ -69,7 +69,7 @@ impl Settings {
     pub(crate) fn new() -> Self {
         Self {
             servers: Servers::Cluster(Vec::new()),
-            #[cfg(feature = "redis-tls")]
+            #[cfg(feature = "tls")]
             certificates: None,
             prefix: "rl".into(),
             connections: 1,
@@ -142,9 +142,9 @@ pub(crate) struct ServerConfig {
     pub(crate) username: Option<String>,
     pub(crate) password: Option<String>,
     pub(crate) database: Option<u32>,
-    #[cfg(feature = "redis-tls")]
+    #[cfg(feature = "tls")]
     pub(crate) root_certificate: Option<Vec<u8>>,
-    #[cfg(feature = "redis-tls")]
+    #[cfg(feature = "tls")]
     pub(crate) client_certificate: Option<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -202,14 +202,14 @@ impl ServerConfig {
             invalid(text.split(" - ").next().unwrap_or("not a URL of a Redis server").to_owned())
         })?;
         if !info.addr().is_supported() {
-            return Err(invalid("needs the feature `redis-tls`".into()));
+            return Err(invalid("needs the feature `tls`".into()));
         }
         if key != "url" && matches!(info.addr(), ConnectionAddr::Unix(_)) {
             return Err(invalid("must be reached over TCP".into()));
         }
         let login = info.redis_settings().clone();
         let info = if logs_in { info.set_redis_settings(self.login(login)) } else { info };
-        #[cfg(feature = "redis-tls")]
+        #[cfg(feature = "tls")]
         let info = self.with_certificates(info)?;
         Ok(info)
     }
@@ -229,7 +229,7 @@ impl ServerConfig {
         }
     }
 
-    #[cfg(feature = "redis-tls")]
+    #[cfg(feature = "tls")]
     pub(crate) fn certificates(&self) -> Option<redis::TlsCertificates> {
         let client_tls = self.client_certificate.clone();
         let client_tls = client_tls.map(|(client_cert, client_key)| redis::ClientTlsConfig { client_cert, client_key });
@@ -237,7 +237,7 @@ impl ServerConfig {
         (client_tls.is_some() || root_cert.is_some()).then_some(redis::TlsCertificates { client_tls, root_cert })
     }
 
-    #[cfg(feature = "redis-tls")]
+    #[cfg(feature = "tls")]
     fn with_certificates(&self, info: ConnectionInfo) -> Result<ConnectionInfo, ConfigError> {
         let invalid = |reason| ConfigError::new("certificate", reason);
         let Some(certificates) = self.certificates() else { return Ok(info) };

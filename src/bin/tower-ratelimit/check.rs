@@ -1,37 +1,37 @@
-//! Checks a policy file: prints what each rule does, and a warning for what can
-//! never act as written. Exits with 1 if the policy is invalid.
+//! `check`: what each rule of a policy does, and what can hardly be meant as written.
 //!
-//! `cargo run --example check_policy --features serde -- policy.yaml`
+//! It reads the policy's own form, which names every setting that is not at its default.
+//! Invariant: only a valid policy is described.
 
-use std::{env, fs, process::ExitCode};
+use std::process::ExitCode;
 
 use serde_json::{Map, Value};
-use tower_ratelimit::Policy;
 
-fn main() -> ExitCode {
-    let Some(file) = env::args().nth(1) else {
-        eprintln!("usage: check_policy POLICY");
-        return ExitCode::FAILURE;
-    };
-    let read = fs::read_to_string(&file).map_err(|error| error.to_string());
-    let policy = match read.and_then(|text| Policy::from_yaml(&text).map_err(|error| error.to_string())) {
-        Ok(policy) => policy,
-        Err(error) => {
-            eprintln!("{file}: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    // The native form of a file names every setting that is not at its default.
+use super::{
+    output::{Failure, print},
+    policy_file::PolicyFile,
+};
+
+/// Checks a policy: prints what each rule does, and warnings. Exits with 1 if it is invalid
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    policy: PolicyFile,
+    /// Exits with 1 if there is a warning
+    #[arg(long)]
+    deny_warnings: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let policy = arguments.policy.read()?;
     let written = serde_json::to_value(&policy).unwrap_or_default();
-    for rule in written["rules"].as_array().into_iter().flatten().filter_map(Value::as_object) {
-        println!("{}", describe(rule));
-    }
+    let rules = written["rules"].as_array().into_iter().flatten().filter_map(Value::as_object);
+    let mut lines: Vec<String> = rules.map(describe).collect();
     let warnings = policy.warnings();
-    for warning in &warnings {
-        println!("warning: {warning}");
-    }
-    println!("{file}: {} rules, {} warnings", policy.rules().len(), warnings.len());
-    ExitCode::SUCCESS
+    lines.extend(warnings.iter().map(|warning| format!("warning: {warning}")));
+    lines.push(format!("{}: {} rules, {} warnings", arguments.policy.name(), policy.rules().len(), warnings.len()));
+    let printed = print(&lines.join("\n"));
+    Ok(if arguments.deny_warnings && !warnings.is_empty() { ExitCode::FAILURE } else { printed })
 }
 
 fn describe(rule: &Map<String, Value>) -> String {

@@ -11,7 +11,7 @@ use crate::{
 
 /// The address of the socket that the request came from: [`PeerAddr`], or the
 /// connection info of axum or tonic, with the feature `axum`, `tonic` or
-/// `tonic-tls`. Behind a proxy this is the proxy's address: see [`client_ip`].
+/// `tls`. Behind a proxy this is the proxy's address: see [`client_ip`].
 ///
 /// IPv6 addresses are cut to their /64, those of NAT64 and 6to4 to the IPv4 address in
 /// them. Exceptions for addresses are compared with the whole one.

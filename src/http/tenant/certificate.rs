@@ -9,7 +9,7 @@ use crate::{descriptor::TenantRef, http::RequestHead};
 /// The SHA-256 of the client's TLS certificate, in lower-case hexadecimal
 /// digits, if tonic's server has requested one. `openssl x509 -noout
 /// -fingerprint -sha256` prints the same digits in upper case and with colons.
-/// With the feature `tonic-tls`.
+/// With the features `tonic` and `tls`.
 ///
 /// A reissued certificate is another tenant. To use what the certificate says
 /// of its holder, read tonic's `TlsConnectInfo` by [`from_fn`].

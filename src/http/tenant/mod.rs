@@ -6,7 +6,7 @@
 //! | [`peer_ip`] | the address of the socket |
 //! | [`client_ip`] | the client's address according to trusted proxies |
 //! | [`extension`] | an extension set by an outer layer, such as the signed-in user |
-//! | `client_certificate` | the fingerprint of the client's TLS certificate, with the feature `tonic-tls` |
+//! | `client_certificate` | the fingerprint of the client's TLS certificate, with the features `tonic` and `tls` |
 //! | [`from_fn`] | the result of a closure |
 //!
 //! A server's default is [`peer_ip`], a client's the host that is called. An extension
@@ -33,7 +33,7 @@
 //! ```
 
 mod address;
-#[cfg(feature = "tonic-tls")]
+#[cfg(all(feature = "tonic", feature = "tls"))]
 mod certificate;
 mod extractor;
 mod named;
@@ -41,7 +41,7 @@ mod named;
 #[cfg(test)]
 mod tests;
 
-#[cfg(feature = "tonic-tls")]
+#[cfg(all(feature = "tonic", feature = "tls"))]
 pub use self::certificate::client_certificate;
 pub(super) use self::named::UpstreamHost;
 pub use self::{
@@ -51,7 +51,7 @@ pub use self::{
 };
 // What the functions return.
 #[doc(hidden)]
-#[cfg(feature = "tonic-tls")]
+#[cfg(all(feature = "tonic", feature = "tls"))]
 pub use self::certificate::ClientCertificate;
 #[doc(hidden)]
 pub use self::{
@@ -78,6 +78,6 @@ macro_rules! chain {
     )+};
 }
 
-#[cfg(feature = "tonic-tls")]
+#[cfg(all(feature = "tonic", feature = "tls"))]
 chain!(ClientCertificate);
 chain!(ClientIp, Extension<T>, HeaderTenant, Or<A, B>, TenantFn<F>);

@@ -86,7 +86,7 @@ async fn a_connect_error_names_the_address_and_no_password() {
     assert_eq!(error.kind(), BackendErrorKind::Misconfigured);
 }
 
-#[cfg(feature = "redis-tls")]
+#[cfg(feature = "tls")]
 #[test]
 fn certificates_are_checked_and_need_tls() {
     let secure = || RedisBuilder::new().url("rediss://host");
@@ -101,7 +101,7 @@ fn certificates_are_checked_and_need_tls() {
     }
 }
 
-#[cfg(feature = "redis-tls")]
+#[cfg(feature = "tls")]
 #[tokio::test]
 async fn tls_without_a_cryptography_provider_does_not_panic() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

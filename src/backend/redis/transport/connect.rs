@@ -72,7 +72,7 @@ async fn process_of(connection: &Connection) -> RedisResult<Option<String>> {
 
 /// A client of this server, or else of the primary that sentinels name at present.
 async fn client_of(settings: &Settings, info: Option<&ConnectionInfo>) -> RedisResult<Client> {
-    #[cfg(feature = "redis-tls")]
+    #[cfg(feature = "tls")]
     provide_cryptography();
     match info {
         Some(info) => Client::open(info.clone()),
@@ -92,7 +92,7 @@ async fn primary(settings: &Settings) -> RedisResult<Client> {
     let mut sentinel =
         SentinelClient::build(sentinels.clone(), primary.clone(), Some(info), SentinelServerType::Master)?;
     let client = sentinel.async_get_client().await?;
-    #[cfg(feature = "redis-tls")]
+    #[cfg(feature = "tls")]
     let client = match &settings.certificates {
         Some(certificates) if is_tls => {
             Client::build_with_tls(client.get_connection_info().clone(), certificates.clone())?
@@ -142,7 +142,7 @@ fn not_connected(limit: Duration) -> Failure {
 
 /// Installs a provider of cryptography, unless the process has chosen one: the
 /// driver brings none, and panics without.
-#[cfg(feature = "redis-tls")]
+#[cfg(feature = "tls")]
 pub(crate) fn provide_cryptography() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         // Fails only if another thread was first.

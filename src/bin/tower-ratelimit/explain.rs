@@ -1,0 +1,84 @@
+//! `explain`: which rules of a policy apply to one request, and why the others do not.
+//!
+//! It asks the library on counters that nothing has used. Invariant: nothing is charged.
+
+use std::{net::IpAddr, process::ExitCode};
+
+use tower_ratelimit::{Descriptor, RateLimiter, descriptor::TenantRef};
+
+use super::{
+    output::{Failure, print},
+    policy_file::PolicyFile,
+};
+
+/// Says which rules apply to a request, why the others do not, and where its tiers come from
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    policy: PolicyFile,
+    /// The request's method
+    #[arg(long, default_value = "GET")]
+    method: String,
+    /// The request's path
+    #[arg(long)]
+    path: String,
+    /// The route that the router matched, for rules with `routes`
+    #[arg(long)]
+    route: Option<String>,
+    /// The tenant. An IP address is a tenant that is identified by its address
+    #[arg(long)]
+    tenant: Option<String>,
+    /// The tenant's plan
+    #[arg(long)]
+    plan: Option<String>,
+    /// Another key of the request, such as `ip=192.0.2.7`; may be given several times
+    #[arg(long = "key", value_name = "NAME=VALUE", value_parser = key)]
+    keys: Vec<(String, String)>,
+    /// The request's cost in units
+    #[arg(long, default_value_t = 1)]
+    cost: u64,
+    /// Prints JSON instead of lines
+    #[arg(long)]
+    json: bool,
+}
+
+fn key(text: &str) -> Result<(String, String), &'static str> {
+    let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
+    Ok((name.into(), value.into()))
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let policy = arguments.policy.read()?;
+    let invalid =
+        |error: &dyn ToString| Failure::invalid(format!("{}: {}", arguments.policy.name(), error.to_string()));
+    let limiter = RateLimiter::new(policy).map_err(|error| invalid(&error))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|error| invalid(&error))?;
+    let explanation = runtime.block_on(limiter.explain(&arguments.descriptor()));
+    let text = match arguments.json {
+        true => serde_json::to_string_pretty(&explanation).map_err(|error| invalid(&error))?,
+        false => explanation.to_string(),
+    };
+    Ok(print(&text))
+}
+
+impl Arguments {
+    fn descriptor(&self) -> Descriptor<'_> {
+        let path = self.path.split('?').next().unwrap_or_default();
+        let mut descriptor = Descriptor::new(path).method(&self.method).cost(self.cost);
+        if let Some(route) = &self.route {
+            descriptor = descriptor.route(route);
+        }
+        if let Some(tenant) = &self.tenant {
+            descriptor = descriptor.tenant(identified(tenant));
+        }
+        if let Some(plan) = &self.plan {
+            descriptor = descriptor.plan(plan);
+        }
+        self.keys.iter().fold(descriptor, |descriptor, (name, value)| descriptor.key(name, identified(value)))
+    }
+}
+
+/// By its address, if it reads as one.
+fn identified(name: &str) -> TenantRef<'_> {
+    name.parse::<IpAddr>().map_or_else(|_| TenantRef::name(name), TenantRef::address)
+}

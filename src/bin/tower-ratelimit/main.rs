@@ -1,0 +1,50 @@
+//! The program `tower-ratelimit`: checks policies and explains what they do.
+//!
+//! It decides nothing: the library does. Invariant: what it prints holds no control
+//! character of a file or an argument, so that none reaches the terminal.
+
+mod check;
+mod explain;
+mod output;
+mod policy_file;
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use clap::{Parser, Subcommand};
+
+use self::output::{print, printable};
+
+/// Checks rate limit policies and explains what they do.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Check(check::Arguments),
+    Explain(explain::Arguments),
+    /// Prints the JSON Schema of a policy file
+    Schema,
+}
+
+/// Tested against the parser, and with the descriptions of `docs/policy.md`.
+const SCHEMA: &str = include_str!("../../../docs/policy.schema.json").trim_ascii_end();
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Check(arguments) => check::run(&arguments),
+        Command::Explain(arguments) => explain::run(&arguments),
+        Command::Schema => Ok(print(SCHEMA)),
+    };
+    result.unwrap_or_else(|failure| {
+        // Nobody is left to tell if this fails.
+        let _ = writeln!(io::stderr(), "{}", printable(&failure.message));
+        ExitCode::from(failure.code)
+    })
+}

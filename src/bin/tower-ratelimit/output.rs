@@ -1,0 +1,45 @@
+//! What a command prints, and how it fails: [`print`] and [`Failure`].
+//!
+//! It knows no command. Invariant: no control character passes but the line break.
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
+
+/// Why a command ends without a result, and its exit code.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: u8,
+    pub(crate) message: String,
+}
+
+impl Failure {
+    /// The command was called wrongly: also by a file that cannot be read.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self { code: 2, message: message.into() }
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self { code: 1, message: message.into() }
+    }
+}
+
+/// Prints lines. That a reader such as `head` has read enough is no failure.
+pub(crate) fn print(text: &str) -> ExitCode {
+    let _ = writeln!(io::stdout(), "{}", printable(text));
+    ExitCode::SUCCESS
+}
+
+/// The text with its control characters escaped, but for line breaks.
+pub(crate) fn printable(text: &str) -> String {
+    let is_control = |char: char| char.is_control() && char != '\n';
+    let mut printable = String::with_capacity(text.len());
+    for char in text.chars() {
+        match is_control(char) {
+            true => printable.extend(char.escape_default()),
+            false => printable.push(char),
+        }
+    }
+    printable
+}
