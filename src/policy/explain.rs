@@ -120,11 +120,11 @@ impl Lookup<'_> {
             }
             MissingIdentity::Rejected(_) => "rejects the request: it has no tenant".into(),
         })?;
-        let patterns = rule.options.matches.paths.iter().chain(&rule.options.matches.routes);
+        let mut patterns = rule.options.matches.paths.iter().chain(&rule.options.matches.routes);
         let Some(charge) = charges.first() else { return Err("charges nothing".into()) };
         let own = charge.own.map(|_| "the tenant itself".into());
         Ok(ChargeExplanation {
-            pattern: patterns.cloned().nth(found.pattern.into()),
+            pattern: patterns.nth(found.pattern.into()).cloned(),
             cost: charge.cost,
             counter: self.counter(found, charge.endpoint(), charge.method()),
             tiers_from: own.or_else(|| self.exception(found)).unwrap_or_else(|| "the rule".into()),

@@ -2,13 +2,14 @@
 //!
 //! It asks the library on counters that nothing has used. Invariant: nothing is charged.
 
-use std::{net::IpAddr, process::ExitCode};
+use std::process::ExitCode;
 
-use tower_ratelimit::{Descriptor, RateLimiter, descriptor::TenantRef};
+use tower_ratelimit::{Descriptor, RateLimiter};
 
 use super::{
-    output::{Failure, print},
+    output::{Failure, print, print_json},
     policy_file::PolicyFile,
+    tenant::{identified, pair},
 };
 
 /// Says which rules apply to a request, why the others do not, and where its tiers come from
@@ -32,7 +33,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     plan: Option<String>,
     /// Another key of the request, such as `ip=192.0.2.7`; may be given several times
-    #[arg(long = "key", value_name = "NAME=VALUE", value_parser = key)]
+    #[arg(long = "key", value_name = "NAME=VALUE", value_parser = pair)]
     keys: Vec<(String, String)>,
     /// The request's cost in units
     #[arg(long, default_value_t = 1)]
@@ -42,11 +43,6 @@ pub(super) struct Arguments {
     json: bool,
 }
 
-fn key(text: &str) -> Result<(String, String), &'static str> {
-    let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
-    Ok((name.into(), value.into()))
-}
-
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let policy = arguments.policy.read()?;
     let invalid =
@@ -54,11 +50,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let limiter = RateLimiter::new(policy).map_err(|error| invalid(&error))?;
     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|error| invalid(&error))?;
     let explanation = runtime.block_on(limiter.explain(&arguments.descriptor()));
-    let text = match arguments.json {
-        true => serde_json::to_string_pretty(&explanation).map_err(|error| invalid(&error))?,
-        false => explanation.to_string(),
-    };
-    Ok(print(&text))
+    if arguments.json { print_json(&explanation) } else { Ok(print(&explanation.to_string())) }
 }
 
 impl Arguments {
@@ -76,9 +68,4 @@ impl Arguments {
         }
         self.keys.iter().fold(descriptor, |descriptor, (name, value)| descriptor.key(name, identified(value)))
     }
-}
-
-/// By its address, if it reads as one.
-fn identified(name: &str) -> TenantRef<'_> {
-    name.parse::<IpAddr>().map_or_else(|_| TenantRef::name(name), TenantRef::address)
 }

@@ -1,4 +1,4 @@
-//! The program `tower-ratelimit`: checks policies and explains what they do.
+//! The program `tower-ratelimit`: checks policies, explains what they do, and replays logs.
 //!
 //! It decides nothing: the library does. Invariant: what it prints holds no control
 //! character of a file or an argument, so that none reaches the terminal.
@@ -7,6 +7,8 @@ mod check;
 mod explain;
 mod output;
 mod policy_file;
+mod replay;
+mod tenant;
 
 use std::{
     io::{self, Write},
@@ -17,7 +19,7 @@ use clap::{Parser, Subcommand};
 
 use self::output::{print, printable};
 
-/// Checks rate limit policies and explains what they do.
+/// Checks rate limit policies, explains what they do, and replays access logs under them
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
@@ -29,6 +31,7 @@ struct Arguments {
 enum Command {
     Check(check::Arguments),
     Explain(explain::Arguments),
+    Replay(replay::Arguments),
     /// Prints the JSON Schema of a policy file
     Schema,
 }
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Check(arguments) => check::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
+        Command::Replay(arguments) => replay::run(&arguments),
         Command::Schema => Ok(print(SCHEMA)),
     };
     result.unwrap_or_else(|failure| {

@@ -7,6 +7,8 @@ use std::{
     process::ExitCode,
 };
 
+use serde::Serialize;
+
 /// Why a command ends without a result, and its exit code.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -29,6 +31,21 @@ impl Failure {
 pub(crate) fn print(text: &str) -> ExitCode {
     let _ = writeln!(io::stdout(), "{}", printable(text));
     ExitCode::SUCCESS
+}
+
+/// Prints a value as JSON.
+pub(crate) fn print_json(value: &impl Serialize) -> Result<ExitCode, Failure> {
+    let text = serde_json::to_string_pretty(value).map_err(|error| Failure::invalid(error.to_string()))?;
+    // JSON escapes most control characters. The others may stand only in strings.
+    let is_control = |char: char| char.is_control() && char != '\n';
+    let escaped: String = text
+        .split_inclusive(is_control)
+        .map(|part| match part.char_indices().next_back() {
+            Some((index, control)) if is_control(control) => format!("{}\\u{:04x}", &part[..index], u32::from(control)),
+            _ => part.to_owned(),
+        })
+        .collect();
+    Ok(print(&escaped))
 }
 
 /// The text with its control characters escaped, but for line breaks.

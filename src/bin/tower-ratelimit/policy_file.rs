@@ -21,6 +21,10 @@ pub(crate) struct PolicyFile {
 }
 
 impl PolicyFile {
+    pub(crate) fn new(file: &Path) -> Self {
+        Self { file: file.to_owned() }
+    }
+
     pub(crate) fn name(&self) -> String {
         self.file.display().to_string()
     }

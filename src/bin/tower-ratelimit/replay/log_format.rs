@@ -1,0 +1,249 @@
+//! From a line of a log to the request that it tells of: [`LogFormat`] and [`Record`].
+//!
+//! It decides nothing. Invariant: a line either is a whole record, or has a reason why not.
+
+use std::{borrow::Cow, sync::Arc};
+
+use clap::ValueEnum;
+use tower_ratelimit::Descriptor;
+
+use super::{
+    super::tenant::{identified, pair},
+    json, moment,
+    pattern::Pattern,
+};
+
+/// The form of the lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Preset {
+    /// The Common Log Format of Apache and others
+    Common,
+    /// The Combined Log Format: the default of nginx, and of many others
+    Combined,
+    /// Envoy's default format
+    Envoy,
+    /// An object in each line, whose members `--field` names
+    Json,
+}
+
+const COMMON: &str = "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent";
+const COMBINED: &str = "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_referer\" \"$http_user_agent\"";
+const ENVOY: &str = "[$time_iso8601] \"$request\" $status $response_flags $bytes_received $bytes_sent $duration $upstream_service_time \"$http_x_forwarded_for\" \"$http_user_agent\" \"$http_x_request_id\" \"$http_host\" \"$upstream_host\"";
+
+/// How the lines are written, and which of their fields say who a request is from.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct LogArguments {
+    /// The form of the lines
+    #[arg(long, value_enum, default_value = "combined")]
+    format: Preset,
+    /// The form of the lines as in nginx's `log_format`, such as `$remote_addr [$time_local] "$request" $status`
+    #[arg(long, value_name = "PATTERN", conflicts_with = "format")]
+    log_format: Option<String>,
+    /// The name of a member in JSON lines, such as `time=ts`: of time, method, path, request or status
+    #[arg(long = "field", value_name = "NAME=MEMBER", value_parser = pair)]
+    members: Vec<(String, String)>,
+    /// The field that has the tenant, such as `http_x_api_key` [default: the address]
+    #[arg(long, value_name = "FIELD")]
+    tenant: Option<String>,
+    /// The field that has the tenant's plan
+    #[arg(long, value_name = "FIELD")]
+    plan: Option<String>,
+    /// The field that has a key of the request, such as `ip=remote_addr`
+    #[arg(long = "key", value_name = "NAME=FIELD", value_parser = pair)]
+    keys: Vec<(String, String)>,
+}
+
+/// How to read a log.
+#[derive(Clone, Debug)]
+pub(super) struct LogFormat {
+    /// `None` for JSON.
+    pattern: Option<Pattern>,
+    /// The fields that are read. The slots below are indexes of them.
+    names: Vec<String>,
+    time: usize,
+    /// The request line, or the method and the path.
+    request: Result<usize, (usize, usize)>,
+    status: Option<usize>,
+    tenant: usize,
+    plan: Option<usize>,
+    keys: Vec<(Arc<str>, usize)>,
+}
+
+/// A request in a log.
+#[derive(Clone, Debug)]
+pub(super) struct Record<'l> {
+    /// Nanoseconds since the Unix epoch.
+    pub(super) time: u64,
+    pub(super) method: Cow<'l, str>,
+    pub(super) path: Cow<'l, str>,
+    pub(super) status: Option<u16>,
+    pub(super) tenant: Option<Cow<'l, str>>,
+    pub(super) plan: Option<Cow<'l, str>>,
+    pub(super) keys: Vec<(Arc<str>, Cow<'l, str>)>,
+}
+
+impl LogFormat {
+    pub(super) fn new(arguments: &LogArguments) -> Result<Self, String> {
+        match (&arguments.log_format, arguments.format) {
+            (Some(pattern), _) => Self::pattern(pattern, "remote_addr", arguments),
+            (None, Preset::Common) => Self::pattern(COMMON, "remote_addr", arguments),
+            (None, Preset::Combined) => Self::pattern(COMBINED, "remote_addr", arguments),
+            (None, Preset::Envoy) => Self::pattern(ENVOY, "http_x_forwarded_for", arguments),
+            (None, Preset::Json) => Ok(Self::json(arguments)),
+        }
+    }
+
+    /// Lines as in nginx's `log_format`.
+    fn pattern(text: &str, tenant: &str, arguments: &LogArguments) -> Result<Self, String> {
+        let has = |name: &&str| text.contains(&format!("${name}")) || text.contains(&format!("${{{name}}}"));
+        let first = |names: &[&'static str]| {
+            let missing = || format!("the log's lines need a field `${}`", names.join("` or `$"));
+            names.iter().copied().find(has).ok_or_else(missing)
+        };
+        let mut format = Self::empty();
+        format.time = format.slot(first(&["time_iso8601", "msec", "time_local"])?);
+        format.request = match first(&["request_method"]) {
+            Ok(method) => {
+                let path = first(&["request_uri", "uri"])?;
+                Err((format.slot(method), format.slot(path)))
+            }
+            Err(_) => Ok(format.slot(first(&["request"])?)),
+        };
+        format.status = first(&["status"]).ok().map(|status| format.slot(status));
+        format.who(tenant, arguments);
+        let names: Vec<&str> = format.names.iter().map(String::as_str).collect();
+        format.pattern = Some(Pattern::new(text, &names)?);
+        Ok(format)
+    }
+
+    fn json(arguments: &LogArguments) -> Self {
+        let named =
+            |wanted: &str| arguments.members.iter().find(|(name, _)| name == wanted).map(|(_, member)| &**member);
+        let mut format = Self::empty();
+        format.time = format.slot(named("time").unwrap_or("time"));
+        format.request = match named("request") {
+            Some(request) => Ok(format.slot(request)),
+            None => {
+                Err((format.slot(named("method").unwrap_or("method")), format.slot(named("path").unwrap_or("path"))))
+            }
+        };
+        format.status = Some(format.slot(named("status").unwrap_or("status")));
+        format.who("remote_addr", arguments);
+        format
+    }
+
+    fn empty() -> Self {
+        let (names, keys) = (Vec::new(), Vec::new());
+        Self { pattern: None, names, time: 0, request: Ok(0), status: None, tenant: 0, plan: None, keys }
+    }
+
+    /// The slots of those by whom requests are counted.
+    fn who(&mut self, tenant: &str, arguments: &LogArguments) {
+        self.tenant = self.slot(arguments.tenant.as_deref().unwrap_or(tenant));
+        self.plan = arguments.plan.as_ref().map(|plan| self.slot(plan));
+        self.keys = arguments.keys.iter().map(|(name, field)| (name.as_str().into(), self.slot(field))).collect();
+    }
+
+    fn slot(&mut self, name: &str) -> usize {
+        let name = name.trim_start_matches('$');
+        self.names.iter().position(|known| known == name).unwrap_or_else(|| {
+            self.names.push(name.to_owned());
+            self.names.len() - 1
+        })
+    }
+
+    /// The request in a line, or why there is none.
+    pub(super) fn read<'l>(&'l self, line: &'l str) -> Result<Record<'l>, String> {
+        const MOST: usize = 32;
+        let mut slots: [Option<Cow<'l, str>>; MOST] = [const { None }; MOST];
+        let slots = slots.get_mut(..self.names.len()).ok_or("more than 32 fields are asked for")?;
+        match &self.pattern {
+            Some(pattern) => pattern.read(line, slots)?,
+            None => {
+                let names: [&str; MOST] = std::array::from_fn(|index| self.names.get(index).map_or("", String::as_str));
+                json::read(line, &names[..self.names.len()], slots)?;
+            }
+        }
+        let missing = |slot: usize| format!("`{}` is missing", self.names[slot]);
+        let time = slots[self.time].as_deref().ok_or_else(|| missing(self.time))?;
+        let time = moment::parse(time).ok_or_else(|| format!("`{}` is no time: {time}", self.names[self.time]))?;
+        let known = |slot: usize| slots[slot].clone().filter(|value| !value.is_empty() && value != "-");
+        let (method, target) = match self.request {
+            Ok(line) => request_line(known(line).ok_or_else(|| missing(line))?)?,
+            Err((method, path)) => {
+                (known(method).ok_or_else(|| missing(method))?, known(path).ok_or_else(|| missing(path))?)
+            }
+        };
+        let keys = self.keys.iter().filter_map(|(name, slot)| Some((Arc::clone(name), known(*slot)?)));
+        Ok(Record {
+            time,
+            path: path(target)?,
+            method,
+            status: self.status.and_then(|status| slots[status].as_deref()?.parse().ok()),
+            tenant: known(self.tenant),
+            plan: self.plan.and_then(known),
+            keys: keys.collect(),
+        })
+    }
+}
+
+/// The method and the target of `GET /search?q=1 HTTP/1.1`.
+fn request_line(line: Cow<'_, str>) -> Result<(Cow<'_, str>, Cow<'_, str>), String> {
+    let split = |line: &str| {
+        let (method, rest) = line.split_once(' ')?;
+        let is_method = !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-');
+        let end = rest.rfind(" HTTP/").unwrap_or(rest.len());
+        is_method.then_some((method.len(), method.len() + 1 + end))
+    };
+    let (method, end) = split(&line).ok_or_else(|| format!("no request line: {line}"))?;
+    Ok(match line {
+        Cow::Borrowed(line) => (line[..method].into(), line[method + 1..end].into()),
+        Cow::Owned(line) => (line[..method].to_owned().into(), line[method + 1..end].to_owned().into()),
+    })
+}
+
+/// The path of a request's target: without the query, and without the origin that a client of
+/// a proxy sends.
+fn path(target: Cow<'_, str>) -> Result<Cow<'_, str>, String> {
+    let start = match target.find("://") {
+        Some(scheme) if !target.starts_with('/') => target[scheme + 3..].find('/').map(|path| scheme + 3 + path),
+        _ => Some(0),
+    };
+    let start = start.unwrap_or(target.len());
+    let end = target[start..].find(['?', '#']).map_or(target.len(), |end| start + end);
+    if !target[start..].starts_with('/') && target != "*" {
+        return Err(format!("no path: {target}"));
+    }
+    Ok(match target {
+        Cow::Borrowed(target) => target[start..end].into(),
+        Cow::Owned(target) => target[start..end].to_owned().into(),
+    })
+}
+
+impl Record<'_> {
+    pub(super) fn into_owned(self) -> Record<'static> {
+        fn owned(text: Cow<'_, str>) -> Cow<'static, str> {
+            text.into_owned().into()
+        }
+        Record {
+            method: owned(self.method),
+            path: owned(self.path),
+            tenant: self.tenant.map(owned),
+            plan: self.plan.map(owned),
+            keys: self.keys.into_iter().map(|(name, value)| (name, owned(value))).collect(),
+            time: self.time,
+            status: self.status,
+        }
+    }
+
+    pub(super) fn descriptor(&self) -> Descriptor<'_> {
+        let mut descriptor = Descriptor::new(&*self.path).method(&self.method);
+        if let Some(tenant) = &self.tenant {
+            descriptor = descriptor.tenant(identified(tenant));
+        }
+        if let Some(plan) = &self.plan {
+            descriptor = descriptor.plan(plan);
+        }
+        self.keys.iter().fold(descriptor, |descriptor, (name, value)| descriptor.key(name, identified(value)))
+    }
+}

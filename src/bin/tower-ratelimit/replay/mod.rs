@@ -1,0 +1,222 @@
+//! `replay`: decides the requests of access logs under a policy, and says what it would have done.
+//!
+//! The real limiter decides, on a clock that the log drives. Invariant: memory does not grow
+//! with the length of the log.
+
+mod decider;
+mod envelope;
+mod html;
+mod json;
+mod lines;
+mod log_format;
+mod moment;
+mod pattern;
+mod report;
+mod tally;
+mod timeline;
+
+use std::{
+    future::{Future, poll_fn},
+    io::{self, IsTerminal, Write},
+    path::{Path, PathBuf},
+    pin::Pin,
+    process::ExitCode,
+    task::Poll,
+    time::Duration,
+};
+
+use futures_util::{
+    future::join,
+    stream::{FuturesUnordered, StreamExt},
+};
+use tower_ratelimit::decision::Decision;
+
+use self::{
+    decider::{Decider, LogClock},
+    lines::{LONGEST, Lines},
+    log_format::{LogArguments, LogFormat, Record},
+    report::{LogLines, Report, Shape, shortened},
+    tally::Tally,
+};
+use super::{
+    output::{Failure, print, print_json},
+    policy_file::PolicyFile,
+};
+
+/// Replays access logs under a policy: what it would have allowed, rejected and delayed
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// The policy that decides
+    #[arg(long, value_name = "FILE")]
+    policy: PathBuf,
+    /// Another policy, such as the one in force, to compare with
+    #[arg(long, value_name = "FILE")]
+    against: Option<PathBuf>,
+    /// The logs in the order of their times, plain or gzip; `-` for standard input
+    #[arg(default_value = "-")]
+    files: Vec<PathBuf>,
+    #[command(flatten)]
+    log: LogArguments,
+    /// Prints JSON instead of lines
+    #[arg(long)]
+    json: bool,
+    /// Writes a page with tables and a chart as well
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// For each rule, the token bucket that would have rejected at most so many percent of the tenants
+    #[arg(long, value_name = "PERCENT", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    recommend: Option<f64>,
+    /// Makes a line that cannot be read an error
+    #[arg(long)]
+    strict: bool,
+    /// The most tenants that are listed of each rule
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    top: usize,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let format = LogFormat::new(&arguments.log);
+    let format = format.map_err(Failure::usage)?;
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime =
+        runtime.enable_time().start_paused(true).build().map_err(|error| Failure::usage(error.to_string()))?;
+    let report = runtime.block_on(replay(arguments, &format))?;
+    if let Some(file) = &arguments.html {
+        let unwritten = |error: io::Error| Failure::usage(format!("{}: {error}", file.display()));
+        std::fs::write(file, html::page(&report)).map_err(unwritten)?;
+    }
+    if arguments.json { print_json(&report) } else { Ok(print(&report.text())) }
+}
+
+async fn replay(arguments: &Arguments, format: &LogFormat) -> Result<Report, Failure> {
+    let clock = LogClock::new();
+    let decider = |file: &Path| {
+        let file = PolicyFile::new(file);
+        let policy = file.read()?;
+        let decider =
+            Decider::new(&policy, &clock).map_err(|error| Failure::invalid(format!("{}: {error}", file.name())))?;
+        Ok((policy, decider))
+    };
+    let (policy, after) = decider(&arguments.policy)?;
+    let before = arguments.against.as_deref().map(decider).transpose()?.map(|(_, before)| before);
+    let notes = decider::notes(&policy);
+    let ids = policy.rules().iter().map(|rule| rule.id());
+    let tally = Tally::new(ids, arguments.recommend.is_some());
+    let shape = Shape { top: arguments.top, is_compared: before.is_some(), recommend: arguments.recommend };
+    let mut replay = Replay { clock: clock.clone(), after, before, waiting: FuturesUnordered::new(), tally };
+    let mut log = LogLines::default();
+    for file in &arguments.files {
+        let unreadable = |error: io::Error| Failure::usage(format!("{}: {error}", file.display()));
+        let mut lines = Lines::open(file).map_err(unreadable)?;
+        let mut number = 0_u64;
+        while let Some((line, is_whole)) = lines.next().map_err(unreadable)? {
+            number += 1;
+            log.read += 1;
+            let line = String::from_utf8_lossy(line);
+            let record = if is_whole { format.read(&line) } else { Err(format!("is longer than {LONGEST} bytes")) };
+            match record {
+                Ok(record) => replay.decide(record).await,
+                Err(reason) => {
+                    let place = format!("{}:{number}: {}", file.display(), shortened(&reason));
+                    if arguments.strict {
+                        return Err(Failure::invalid(place));
+                    }
+                    log.unreadable += 1;
+                    if log.examples.len() < MOST_EXAMPLES {
+                        log.examples.push(place);
+                    }
+                }
+            }
+            if number.is_multiple_of(LINES_PER_PROGRESS) {
+                show_progress(log.read, lines.percent());
+            }
+        }
+    }
+    show_progress(log.read, Some(100));
+    replay.finish().await;
+    Ok(Report::new(&replay.tally, log, notes, shape))
+}
+
+/// The most lines that cannot be read and are shown.
+const MOST_EXAMPLES: usize = 10;
+
+const LINES_PER_PROGRESS: u64 = 100_000;
+
+/// On a terminal only.
+fn show_progress(lines: u64, percent: Option<u64>) {
+    let mut terminal = io::stderr();
+    if terminal.is_terminal() {
+        let percent = percent.map(|percent| format!("{percent:>3}% ")).unwrap_or_default();
+        let end = if percent.starts_with("100") { "\n" } else { "" };
+        let _ = write!(terminal, "\r{percent}{lines} lines{end}");
+    }
+}
+
+/// A request, its decision, and that under the other policy if there is one.
+type Decided = (Record<'static>, Option<Decision>, Option<Option<Decision>>);
+
+/// A log that is being decided.
+struct Replay {
+    clock: LogClock,
+    after: Decider,
+    before: Option<Decider>,
+    /// Requests that wait for their time.
+    waiting: FuturesUnordered<Pin<Box<dyn Future<Output = Decided>>>>,
+    tally: Tally,
+}
+
+impl Replay {
+    async fn decide(&mut self, record: Record<'_>) {
+        self.move_clock(record.time).await;
+        let after = self.after.at_once(&record);
+        let before = self.before.as_ref().map(|before| before.at_once(&record));
+        if let (Some(after), None | Some(Some(_))) = (&after, &before) {
+            return self.tally.add(&record, Some(after), before.as_ref().map(Option::as_ref));
+        }
+        // A decision that was made at once is kept: it has charged.
+        let (record, deciders) = (record.into_owned(), (self.after.clone(), self.before.clone()));
+        let mut decided: Pin<Box<dyn Future<Output = Decided>>> = Box::pin(async move {
+            let by = async |decider: &Decider, made: Option<Decision>| match made {
+                Some(made) => Some(made),
+                None => decider.decide(&record).await,
+            };
+            let of_before = async {
+                let decider = deciders.1.as_ref()?;
+                Some(by(decider, before.flatten()).await)
+            };
+            let (after, before) = join(by(&deciders.0, after), of_before).await;
+            (record, after, before)
+        });
+        match poll_fn(|context| Poll::Ready(decided.as_mut().poll(context))).await {
+            Poll::Ready(decided) => self.add(&decided),
+            Poll::Pending => self.waiting.push(decided),
+        }
+    }
+
+    /// Waits until the time of the next request. Requests whose time comes before it leave first.
+    async fn move_clock(&mut self, time: u64) {
+        const MILLI: u64 = 1_000_000;
+        loop {
+            let left = self.clock.left(time);
+            // Tokio's timers count milliseconds.
+            if self.waiting.is_empty() || left < MILLI {
+                return self.clock.skip(left);
+            }
+            let nap = Duration::from_millis(left / MILLI);
+            if let Ok(Some(decided)) = tokio::time::timeout(nap, self.waiting.next()).await {
+                self.add(&decided);
+            }
+        }
+    }
+
+    /// All that still wait leave.
+    async fn finish(&mut self) {
+        while let Some(decided) = self.waiting.next().await {
+            self.add(&decided);
+        }
+    }
+
+    fn add(&mut self, (record, after, before): &Decided) {
+        self.tally.add(record, after.as_ref(), before.as_ref().map(Option::as_ref));
+    }
+}

@@ -1,0 +1,116 @@
+//! The form of a log's lines: [`Pattern`], as nginx writes it in `log_format`.
+//!
+//! It finds the texts of a line's fields, and knows none of them. Invariant: a field ends
+//! where the next literal text begins; between quotes, a quote after a backslash does not
+//! end it.
+
+use std::borrow::Cow;
+
+/// A field, and the literal text before it.
+#[derive(Clone, Debug)]
+struct Piece {
+    before: String,
+    /// Where its value goes; `None` where nobody asks for it.
+    slot: Option<usize>,
+}
+
+/// The form of a line.
+#[derive(Clone, Debug)]
+pub(super) struct Pattern {
+    pieces: Vec<Piece>,
+    /// The literal text after the last piece; the rest of a line is not read.
+    after: String,
+}
+
+impl Pattern {
+    /// Reads `$remote_addr - [$time_local] "$request"`. `names` are the fields that are asked for.
+    pub(super) fn new(text: &str, names: &[&str]) -> Result<Self, String> {
+        let mut pieces: Vec<Piece> = Vec::new();
+        let mut parts = text.split('$');
+        let mut before = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let (name, after) = match part.strip_prefix('{') {
+                Some(part) => part.split_once('}').ok_or_else(|| format!("`${part}`: `}}` is missing"))?,
+                None => {
+                    part.split_at(part.find(|c: char| c != '_' && !c.is_ascii_alphanumeric()).unwrap_or(part.len()))
+                }
+            };
+            if name.is_empty() {
+                return Err("`$` needs the name of a field".into());
+            }
+            if before.is_empty() && !pieces.is_empty() {
+                return Err(format!("nothing separates `${name}` from the field before it"));
+            }
+            pieces.push(Piece { before, slot: names.iter().position(|wanted| *wanted == name) });
+            before = after.to_owned();
+        }
+        let missing = names.iter().enumerate().find(|(slot, _)| !pieces.iter().any(|piece| piece.slot == Some(*slot)));
+        if let Some((_, name)) = missing {
+            return Err(format!("the log's lines have no field `${name}`"));
+        }
+        // What follows the last field that is asked for need not be read.
+        let read = pieces.iter().rposition(|piece| piece.slot.is_some()).map_or(0, |last| last + 1);
+        let after = pieces.get(read).map_or(before, |piece| piece.before.clone());
+        pieces.truncate(read);
+        Ok(Self { pieces, after })
+    }
+
+    /// Puts the values of a line into `slots`.
+    pub(super) fn read<'l>(&self, line: &'l str, slots: &mut [Option<Cow<'l, str>>]) -> Result<(), String> {
+        let mut rest = line;
+        for (index, piece) in self.pieces.iter().enumerate() {
+            rest = rest
+                .strip_prefix(&*piece.before)
+                .ok_or_else(|| format!("expected `{}` at byte {}", piece.before, line.len() - rest.len()))?;
+            let next = self.pieces.get(index + 1).map_or(&*self.after, |next| &*next.before);
+            let is_quoted = piece.before.ends_with('"') && next.starts_with('"');
+            let end = match next {
+                "" => rest.len(),
+                next => end(rest, next, is_quoted)
+                    .ok_or_else(|| format!("expected `{next}` after byte {}", line.len() - rest.len()))?,
+            };
+            if let Some(slot) = piece.slot {
+                slots[slot] = Some(unescape(&rest[..end]));
+            }
+            rest = &rest[end..];
+        }
+        Ok(())
+    }
+}
+
+/// Where a value ends.
+fn end(rest: &str, next: &str, is_quoted: bool) -> Option<usize> {
+    if !is_quoted {
+        // Most literals are one space: the search for one character is faster.
+        return if next == " " { rest.find(' ') } else { rest.find(next) };
+    }
+    let mut from = 0;
+    loop {
+        let quote = from + rest[from..].find('"')?;
+        let backslashes = rest[..quote].bytes().rev().take_while(|byte| *byte == b'\\').count();
+        if backslashes % 2 == 0 && rest[quote..].starts_with(next) {
+            return Some(quote);
+        }
+        from = quote + 1;
+    }
+}
+
+/// Takes back what servers write for quotes, backslashes and unprintable bytes: `\"`, `\\`, `\x22`.
+fn unescape(value: &str) -> Cow<'_, str> {
+    if !value.contains('\\') {
+        return value.into();
+    }
+    let mut bytes = Vec::with_capacity(value.len());
+    let mut rest = value.as_bytes();
+    while let [first, after @ ..] = rest {
+        let hex = |digits: &[u8]| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok();
+        (rest, _) = match (first, after) {
+            (b'\\', [b'x', high, low, left @ ..]) if hex(&[*high, *low]).is_some() => {
+                (left, bytes.extend(hex(&[*high, *low])))
+            }
+            (b'\\', [escaped @ (b'"' | b'\\'), left @ ..]) => (left, bytes.push(*escaped)),
+            _ => (after, bytes.push(*first)),
+        };
+    }
+    String::from_utf8_lossy(&bytes).into_owned().into()
+}

@@ -1,0 +1,162 @@
+//! What the decisions on a log's requests add up to: [`Tally`].
+//!
+//! It keeps no requests. Invariant: its memory is bounded by the number of rules and
+//! [`MOST_TENANTS`], however long the log is.
+
+use std::collections::HashMap;
+
+use foldhash::fast::RandomState;
+use tower_ratelimit::decision::Decision;
+
+use super::{envelope::Envelope, log_format::Record, timeline::Timeline};
+
+/// The most tenants of a rule that are told apart: later ones only count in the rule.
+const MOST_TENANTS: usize = 100_000;
+
+/// All that is counted.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) total: Counts,
+    /// To which no rule applied.
+    pub(super) unlimited: u64,
+    /// That the server answered with 429.
+    pub(super) logged_rejections: u64,
+    /// Of which the server's status and the decision do not agree.
+    pub(super) otherwise: u64,
+    /// The times of the first and the last request.
+    pub(super) span: Option<(u64, u64)>,
+    pub(super) timeline: Timeline,
+    pub(super) rules: Vec<RuleTally>,
+    by_id: HashMap<String, usize, RandomState>,
+    /// Whether envelopes are kept for a recommendation.
+    recommends: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct RuleTally {
+    pub(super) id: String,
+    pub(super) counts: Counts,
+    pub(super) tenants: HashMap<Box<str>, TenantTally, RandomState>,
+    /// Requests of tenants beyond [`MOST_TENANTS`].
+    pub(super) others: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct TenantTally {
+    pub(super) counts: Counts,
+    pub(super) envelope: Option<Box<Envelope>>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) requests: u64,
+    pub(super) rejected: u64,
+    pub(super) delayed: u64,
+    /// Nanoseconds, of all that were delayed.
+    pub(super) waited: u64,
+    pub(super) longest_wait: u64,
+    pub(super) newly_rejected: u64,
+    pub(super) newly_allowed: u64,
+    /// The most requests in one second.
+    pub(super) peak: u64,
+    second: u64,
+    in_second: u64,
+}
+
+/// What became of a request; under a rule, what the rule did.
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    time: u64,
+    rejects: bool,
+    wait: u64,
+    /// Whether the other policy rejected it; `None` without one.
+    rejected_before: Option<bool>,
+}
+
+impl Tally {
+    /// `rules` are listed in this order, also where none applies.
+    pub(super) fn new<'r>(rules: impl Iterator<Item = &'r str>, recommends: bool) -> Self {
+        let mut tally = Self { recommends, ..Self::default() };
+        rules.for_each(|rule| _ = tally.rule(rule));
+        tally
+    }
+
+    /// The index of a rule.
+    fn rule(&mut self, id: &str) -> usize {
+        self.by_id.get(id).copied().unwrap_or_else(|| {
+            self.by_id.insert(id.into(), self.rules.len());
+            self.rules.push(RuleTally { id: id.into(), ..RuleTally::default() });
+            self.rules.len() - 1
+        })
+    }
+
+    /// Counts a request, by its decision under the policy and under the one before.
+    pub(super) fn add(&mut self, record: &Record<'_>, decision: Option<&Decision>, before: Option<Option<&Decision>>) {
+        let rejects = decision.is_none_or(|decision| !decision.is_allowed());
+        let wait = decision.map_or(0, |decision| u64::try_from(decision.wait().as_nanos()).unwrap_or(u64::MAX));
+        let rejected_before = before.map(|before| before.is_none_or(|before| !before.is_allowed()));
+        let change = Change { time: record.time, rejects, wait, rejected_before };
+        self.total.add(change);
+        let (first, last) = self.span.unwrap_or((record.time, record.time));
+        self.span = Some((first.min(record.time), last.max(record.time)));
+        self.timeline.add(record.time, rejects);
+        if let Some(status) = record.status {
+            self.logged_rejections += u64::from(status == 429);
+            self.otherwise += u64::from((status == 429) != rejects);
+        }
+        let tiers = decision.map_or(&[][..], Decision::tiers);
+        self.unlimited += u64::from(tiers.is_empty() && !rejects);
+        let mut rest = tiers;
+        while let [first, ..] = rest {
+            let own = rest.iter().take_while(|tier| tier.rule() == first.rule()).count();
+            let (tiers, others) = rest.split_at(own);
+            let violated = tiers.iter().any(|tier| tier.is_violated());
+            // A request is rejected, or delayed, by the rules whose tiers it violates.
+            let wait = if violated { wait } else { 0 };
+            self.add_to_rule(first.rule(), record, Change { rejects: rejects && violated, wait, ..change });
+            rest = others;
+        }
+    }
+
+    fn add_to_rule(&mut self, id: &str, record: &Record<'_>, change: Change) {
+        let index = self.rule(id);
+        let rule = &mut self.rules[index];
+        rule.counts.add(change);
+        let name = record.tenant.as_deref().unwrap_or("anonymous");
+        if !rule.tenants.contains_key(name) {
+            if rule.tenants.len() >= MOST_TENANTS {
+                rule.others += 1;
+                return;
+            }
+            let envelope = self.recommends.then(Box::default);
+            rule.tenants.insert(name.into(), TenantTally { envelope, ..TenantTally::default() });
+        }
+        if let Some(tenant) = rule.tenants.get_mut(name) {
+            tenant.counts.add(change);
+            if let Some(envelope) = &mut tenant.envelope {
+                envelope.add(change.time);
+            }
+        }
+    }
+}
+
+impl Counts {
+    fn add(&mut self, change: Change) {
+        self.requests += 1;
+        self.rejected += u64::from(change.rejects);
+        if change.wait > 0 && !change.rejects {
+            self.delayed += 1;
+            self.waited = self.waited.saturating_add(change.wait);
+            self.longest_wait = self.longest_wait.max(change.wait);
+        }
+        self.newly_rejected += u64::from(change.rejects && change.rejected_before == Some(false));
+        self.newly_allowed += u64::from(!change.rejects && change.rejected_before == Some(true));
+        let second = change.time / 1_000_000_000;
+        // Those that waited may come late: they do not start a second again.
+        if second > self.second || self.requests == 1 {
+            (self.second, self.in_second) = (second, 0);
+        }
+        self.in_second += u64::from(second == self.second);
+        self.peak = self.peak.max(self.in_second);
+    }
+}
