@@ -26,8 +26,9 @@ use crate::{
 /// rate has overshot. Then it recovers by a tenth of itself a second until it is
 /// near the rate at which it was rejected. From there it grows by
 /// [`increase`](Self::increase), so that rejections are rare, and faster once it
-/// is above that rate. After a dip, in which requests were rejected several times in
-/// a row, it is at the last good rate again within seconds.
+/// is above that rate. After a dip of some seconds it is at the last good rate again
+/// within seconds. Clients that share an upstream and start at different rates need not
+/// share it fairly.
 ///
 /// It grows only while at least 80 % of the rate is used. A key that was not used
 /// for an hour starts again. So do the least used keys beyond 65,536, a bound that

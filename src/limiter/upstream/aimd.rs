@@ -24,7 +24,7 @@ pub(in crate::limiter) struct Times {
 /// | is below 0.97 of the remembered rate | 10 % |
 /// | is near the remembered rate | `increase` of that |
 /// | is above 1.03 of it | also a fifth of the excess: the upstream's limit has changed |
-/// | has fallen in several steps, and nothing was rejected for a second | 2.7-fold, up to 0.97 of the last good rate |
+/// | is below 0.97 of the last good rate, and nothing was rejected for a second's worth | 2.7-fold, up to there |
 ///
 /// | a rejection | lowers the rate by the factor | and remembers |
 /// |---|---|---|
@@ -33,10 +33,11 @@ pub(in crate::limiter) struct Times {
 /// | near the remembered rate, or above | `decrease` | the rate |
 /// | on the way there | `decrease`; cubed for the third in a row, then to the fourth | 0.93 of the rate |
 ///
-/// The last good rate is one that succeeded near the remembered rate, or at the
-/// ceiling. After a dip the rate is there again within seconds, as by TCP's slow start.
-/// If that is rejected, the next try comes after twice the time and grows more slowly.
-/// After five tries the upstream's limit has changed, and the good rate is forgotten.
+/// The last good rate is one at which no unit was rejected for five seconds' worth. After
+/// a dip, however short, the rate is there again within seconds, as by TCP's slow start.
+/// If that is rejected, the rate is again where the try began; the next one comes after twice
+/// as many units, and grows more slowly. After three tries the upstream's limit has changed,
+/// and the good rate is forgotten.
 ///
 /// The rate grows by what succeeds and not by time: a client that sends less
 /// than its rate learns nothing about it. Units that take more than a second to
@@ -48,14 +49,17 @@ pub(super) struct AimdState {
     rejected_at: Option<f64>,
     /// When it was last decreased, in nanoseconds.
     decreased: Option<u64>,
-    /// Decreases in a row, without having arrived at the remembered rate.
+    /// Decreases in a row, without a second's worth of units in between.
     row: u32,
     rejections: u64,
     /// The last good rate, until it was tried too often in vain.
     good: Option<f64>,
-    /// How often that was tried in vain, and whether it is being tried.
+    /// How often that was tried in vain, and from which rate it is being tried.
     failed_tries: u32,
-    is_resuming: bool,
+    tried_from: Option<f64>,
+    /// How many seconds' worth of units has succeeded since the last decrease, or the end
+    /// of the fast growth.
+    calm: f64,
     /// When the latest request that succeeded was sent, zero before the first,
     /// and how many units were outstanding then, if they drain at [`USED`] of the
     /// rate.
@@ -95,15 +99,12 @@ const ARRIVED: f64 = 0.975;
 /// At most so many factors are applied for decreases in a row.
 const FARTHEST: u32 = 4;
 
-/// After so many decreases in a row the rate has dipped.
-const DIPPED: u32 = 2;
-
-/// How long nothing may have been rejected before the last good rate is tried, in
-/// nanoseconds; twice as long after each try in vain.
-const QUIET: u64 = 1_000_000_000;
+/// A rate is good after so many seconds' worth of units without a rejection: a full bucket
+/// or a new window lets a higher rate pass for a while.
+const PROVEN: f64 = 5.0;
 
 /// So many tries are in vain before a good rate is forgotten.
-const MOST_TRIES: u32 = 5;
+const MOST_TRIES: u32 = 3;
 
 /// A dip lowers the rate at most to this share of the last good one: a rate of almost
 /// nothing would not notice its end.
@@ -123,7 +124,8 @@ impl AimdState {
             rejections: 0,
             good: None,
             failed_tries: 0,
-            is_resuming: false,
+            tried_from: None,
+            calm: 0.0,
             latest: 0,
             out: 0.0,
         }
@@ -142,6 +144,7 @@ impl AimdState {
     /// Applies the bounds of the policy in force.
     pub(super) fn bind(&mut self, bounds: &RateBounds) {
         self.rate = self.rate.clamp(bounds.floor, bounds.ceiling);
+        self.good = self.good.map(|good| good.min(bounds.ceiling));
     }
 
     /// A request of so many units, admitted at `decided` and sent at `sent`,
@@ -152,42 +155,41 @@ impl AimdState {
             return;
         }
         let seconds = (units / self.rate).min(1.0);
+        self.calm += seconds;
+        if self.calm >= 1.0 {
+            self.row = 0;
+        }
         let rate = match self.rejected_at {
-            _ if self.resumes(decided) => self.resumed(seconds),
-            None => self.rate * seconds.exp(),
+            _ if self.resumes() => self.resumed(seconds),
+            None => {
+                if self.rate < bounds.ceiling {
+                    self.calm = 0.0;
+                }
+                self.rate * seconds.exp()
+            }
             Some(rejected_at) if self.rate < rejected_at * NEAR => {
                 (self.rate * (1.0 + RECOVERY * seconds)).min(rejected_at * NEAR)
             }
             Some(rejected_at) => {
-                self.arrive();
                 let beyond = (self.rate - rejected_at * BEYOND).max(0.0);
                 self.rate + (bounds.increase * rejected_at + BEYOND_GROWTH * beyond) * seconds
             }
         };
         self.rate = rate.clamp(bounds.floor, bounds.ceiling);
-        if self.rate >= bounds.ceiling {
-            self.arrive();
+        if self.calm >= PROVEN && !self.resumes() {
+            (self.failed_tries, self.tried_from, self.good) = (0, None, Some(self.rate));
         }
     }
 
-    /// The rate is good: a dip, if there was one, is over.
-    fn arrive(&mut self) {
-        (self.row, self.failed_tries, self.is_resuming, self.good) = (0, 0, false, Some(self.rate));
-    }
-
-    /// Whether a success of a request that was admitted at `decided` says that a dip is
-    /// over.
-    fn resumes(&self, decided: u64) -> bool {
-        let quiet = QUIET << self.failed_tries;
-        self.row >= DIPPED
-            && self.good.is_some_and(|good| self.rate < good * NEAR)
-            && self.decreased.is_some_and(|decreased| decided > decreased.saturating_add(quiet))
+    /// Whether the rate is below the last good one, and nothing is rejected any more.
+    fn resumes(&self) -> bool {
+        self.calm >= f64::from(1 << self.failed_tries) && self.good.is_some_and(|good| self.rate < good * NEAR)
     }
 
     /// The rate on its way back to the last good one.
     fn resumed(&mut self, seconds: f64) -> f64 {
         let Some(good) = self.good else { return self.rate };
-        self.is_resuming = true;
+        self.tried_from.get_or_insert(self.rate);
         // More carefully after each try in vain.
         let growth = seconds / f64::from(1 + self.failed_tries);
         let (rate, most) = (self.rate * growth.exp(), good * NEAR);
@@ -208,7 +210,8 @@ impl AimdState {
         // Otherwise the client has not used the upstream yet: another one has, or
         // this one before a restart.
         let has_succeeded = self.latest > 0;
-        if std::mem::take(&mut self.is_resuming) {
+        let tried_from = self.tried_from.take();
+        if tried_from.is_some() {
             self.failed_tries += 1;
             self.good = self.good.filter(|_| self.failed_tries < MOST_TRIES);
         }
@@ -221,9 +224,10 @@ impl AimdState {
             Some(_) => (factor, 1.0),
         };
         self.rejected_at = has_succeeded.then_some(self.rate * remembered);
-        self.decreased = Some(now);
+        (self.decreased, self.calm) = (Some(now), 0.0);
         let deepest = self.good.map_or(0.0, |good| good * DEEPEST).min(self.rate);
-        self.rate = (self.rate * factor).max(deepest).clamp(bounds.floor, bounds.ceiling);
+        let lowered = (self.rate * factor).min(tried_from.unwrap_or(f64::MAX));
+        self.rate = lowered.max(deepest).clamp(bounds.floor, bounds.ceiling);
         true
     }
 

@@ -94,8 +94,11 @@ struct Scenario {
     clients: usize,
     workers: usize,
     seconds: u64,
-    /// What draws the jitter of cooldowns.
+    /// What draws the jitter of cooldowns, and of requests on the network.
     seed: u64,
+    jitter: u64,
+    /// Where the clients start, if not as in [`BOUNDS`].
+    starts: Vec<f64>,
 }
 
 impl Default for Scenario {
@@ -110,6 +113,8 @@ impl Default for Scenario {
             workers: 64,
             seconds: 125,
             seed: 12_345,
+            jitter: 0,
+            starts: Vec::new(),
         }
     }
 }
@@ -136,14 +141,14 @@ impl Seen {
 impl Scenario {
     fn run(&self) -> Seen {
         let seconds = self.seconds as usize;
-        let client = || Client {
-            law: AimdState::new(&BOUNDS),
+        let client = |index: usize| Client {
+            law: AimdState::new(&RateBounds { start: *self.starts.get(index).unwrap_or(&BOUNDS.start), ..BOUNDS }),
             free: self.workers,
             full: 0.0,
             cools_until: 0,
             admitted: vec![0; seconds],
         };
-        let mut clients: Vec<Client> = (0..self.clients).map(|_| client()).collect();
+        let mut clients: Vec<Client> = (0..self.clients).map(client).collect();
         let mut upstream = Upstream::new(self.limit);
         let mut then = self.then.iter().copied().peekable();
         let mut seen = Seen {
@@ -154,6 +159,13 @@ impl Scenario {
             highest: 0.0,
         };
         let (mut queue, mut number, mut random) = (BinaryHeap::new(), 0_u64, self.seed);
+        let mut draw = |most: u64| {
+            if most == 0 {
+                return 0;
+            }
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 33) % most
+        };
         let mut push = |queue: &mut BinaryHeap<_>, at: u64, client: usize, event: Event| {
             number += 1;
             queue.push(Reverse((at, number, client, event)));
@@ -180,7 +192,8 @@ impl Scenario {
                     }
                     client.full = client.full.max(now as f64) + unit;
                     client.free -= 1;
-                    push(&mut queue, now + self.round_trip / 2, index, Event::Arrives { decided: now });
+                    let arrives = now + self.round_trip / 2 + draw(self.jitter);
+                    push(&mut queue, arrives, index, Event::Arrives { decided: now });
                     push(&mut queue, now, index, Event::Sends);
                 }
                 Event::Arrives { decided } => {
@@ -196,9 +209,7 @@ impl Scenario {
                         false => client.law.succeeded(&BOUNDS, (decided, decided), 1.0),
                     }
                     if rejected && self.cools_down {
-                        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                        let jitter = (random >> 33) % (SECOND / 4);
-                        client.cools_until = client.cools_until.max(now + SECOND + jitter);
+                        client.cools_until = client.cools_until.max(now + SECOND + draw(SECOND / 4));
                     }
                     seen.lowest = seen.lowest.min(client.law.rate());
                     seen.highest = seen.highest.max(client.law.rate());
@@ -312,6 +323,36 @@ fn a_rate_recovers_from_a_dip_within_seconds() {
     }
 }
 
+/// The seconds until nine tenths of the limit are used again, after a dip that a seed draws:
+/// from one to five seconds in which the upstream admits nothing.
+fn seconds_after_a_dip(seed: u64) -> usize {
+    let mut random = seed;
+    let mut draw = |low: u64, high: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        low + (random >> 33) % (high - low + 1)
+    };
+    let (_, limit) = LIMITS[draw(0, 3) as usize];
+    let (from, lasts) = (draw(40_000, 60_000) * MS, draw(1_000, 5_000) * MS);
+    let (round_trip, cools_down) = (draw(1, 100) * MS, draw(0, 1) == 1);
+    let end = (from + lasts).div_ceil(SECOND);
+    let then = vec![(from, Limit::Bucket { rate: 0.0, burst: 1.0 }), (from + lasts, limit)];
+    let scenario = Scenario { limit, then, round_trip, cools_down, seed, seconds: end + 30, ..Scenario::default() };
+    let (seen, end) = (scenario.run(), end as usize);
+    (0..27).find(|after| seen.share(end + after..end + after + 3, 200.0).0 >= 0.9).unwrap_or(usize::MAX)
+}
+
+/// `DIPS` many, from seed 0 on, and those that once took 18 to 25 seconds: a rejection just
+/// before the rate had recovered from the one before.
+#[test]
+fn a_rate_recovers_from_a_dip_at_any_time() {
+    let dips = std::env::var("DIPS").map_or(30, |number| number.parse().unwrap());
+    let slow = [883, 2_502, 2_716, 5_882, 7_982, 8_213, 8_311, 8_444, 8_773, 8_853];
+    let took: Vec<_> = (0..dips).chain(slow).map(|seed| (seconds_after_a_dip(seed), seed)).collect();
+    let longest = took.iter().max().unwrap();
+    println!("{} dips; {} s after the dip of seed {}", took.len(), longest.0, longest.1);
+    assert!(longest.0 <= 15, "{longest:?}");
+}
+
 #[test]
 fn several_clients_of_one_upstream_converge_to_fair_shares() {
     for (round_trip, cools_down) in [(MS, false), (100 * MS, false), (MS, true), (100 * MS, true)] {
@@ -327,5 +368,30 @@ fn several_clients_of_one_upstream_converge_to_fair_shares() {
             fairness >= 0.85 && used >= 0.88 && rejected < 0.02,
             "{shares:?}: {fairness:.3}, {used:.3}, {rejected:.4}"
         );
+    }
+}
+
+/// They start at 1,000 and 1 a second. What each has of the upstream after half a minute is
+/// chance, and printed: the guide states it. Together they use it, and are rarely rejected.
+#[test]
+fn two_clients_from_very_different_rates_use_an_upstream_up() {
+    const SEEDS: u64 = 4;
+    for (cools_down, round_trip) in [(false, MS), (false, 100 * MS), (true, MS), (true, 100 * MS)] {
+        // A bucket of 1 rejects whatever two clients send at about the same time.
+        for (name, limit) in &LIMITS[1..] {
+            let [mut smaller, mut used, mut rejected] = [0.0; 3];
+            for seed in 1..=SEEDS {
+                let (limit, jitter, starts) = (*limit, round_trip / 5, vec![1_000.0, 1.0]);
+                let one = Scenario { limit, round_trip, cools_down, jitter, seed, seconds: 60, ..Scenario::default() };
+                let seen = Scenario { clients: 2, starts, ..one }.run();
+                let [one, other] = [0, 1].map(|client: usize| seen.by_client[client][30..].iter().sum::<u64>());
+                let (all_used, all_rejected) = seen.share(5..60, 200.0);
+                smaller += one.min(other) as f64 / (one + other) as f64 / SEEDS as f64;
+                used += all_used / SEEDS as f64;
+                rejected += all_rejected / SEEDS as f64;
+            }
+            println!("{name}, {} ms, {cools_down}: {smaller:.3}, {used:.3}, {rejected:.4}", round_trip / MS);
+            assert!(used >= 0.8 && rejected < 0.03, "{name}: {used:.3}, {rejected:.4}");
+        }
     }
 }
