@@ -24,7 +24,7 @@ pub(in crate::limiter) struct Times {
 /// | is below 0.97 of the remembered rate | 10 % |
 /// | is near the remembered rate | `increase` of that |
 /// | is above 1.03 of it | also a fifth of the excess: the upstream's limit has changed |
-/// | is below 0.97 of the last good rate, and nothing was rejected for a second's worth | 2.7-fold, up to there |
+/// | has dipped, or is below a proven rate, and nothing was rejected for a second's worth | 2.7-fold, up to 0.97 of the last good rate |
 ///
 /// | a rejection | lowers the rate by the factor | and remembers |
 /// |---|---|---|
@@ -33,27 +33,29 @@ pub(in crate::limiter) struct Times {
 /// | near the remembered rate, or above | `decrease` | the rate |
 /// | on the way there | `decrease`; cubed for the third in a row, then to the fourth | 0.93 of the rate |
 ///
-/// The last good rate is one at which no unit was rejected for five seconds' worth. After
-/// a dip, however short, the rate is there again within seconds, as by TCP's slow start.
-/// If that is rejected, the rate is again where the try began; the next one comes after twice
-/// as many units, and grows more slowly. After three tries the upstream's limit has changed,
-/// and the good rate is forgotten.
+/// The last good rate is one that succeeded near the remembered rate, or at the ceiling.
+/// One that succeeded for five seconds is proven: no lower rate takes its place, however
+/// short a dip. After a dip the rate is there again within seconds, as by TCP's slow start.
+/// If that is rejected, the rate is again where the try began; the next one comes after
+/// twice as many units, and grows more slowly. After three tries the upstream's limit has
+/// changed, and the good rate is forgotten.
 ///
 /// The rate grows by what succeeds and not by time: a client that sends less
 /// than its rate learns nothing about it. Units that take more than a second to
 /// send count as a second's worth.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct AimdState {
     rate: f64,
     /// The rate at which the upstream last rejected.
     rejected_at: Option<f64>,
     /// When it was last decreased, in nanoseconds.
     decreased: Option<u64>,
-    /// Decreases in a row, without a second's worth of units in between.
+    /// Decreases in a row, without having arrived at the remembered rate.
     row: u32,
     rejections: u64,
     /// The last good rate, until it was tried too often in vain.
     good: Option<f64>,
+    is_proven: bool,
     /// How often that was tried in vain, and from which rate it is being tried.
     failed_tries: u32,
     tried_from: Option<f64>,
@@ -99,9 +101,14 @@ const ARRIVED: f64 = 0.975;
 /// At most so many factors are applied for decreases in a row.
 const FARTHEST: u32 = 4;
 
-/// A rate is good after so many seconds' worth of units without a rejection: a full bucket
-/// or a new window lets a higher rate pass for a while.
+/// A rate near the remembered one is good after so many seconds' worth of units without a
+/// rejection, and proven after these: a full bucket or a new window lets a higher rate pass
+/// for a while.
+const ARRIVES: f64 = 0.5;
 const PROVEN: f64 = 5.0;
+
+/// After so many decreases in a row the rate has dipped from one that is not proven.
+const DIPPED: u32 = 2;
 
 /// So many tries are in vain before a good rate is forgotten.
 const MOST_TRIES: u32 = 3;
@@ -116,19 +123,7 @@ const SETTLES: u64 = 200_000_000;
 
 impl AimdState {
     pub(super) fn new(bounds: &RateBounds) -> Self {
-        Self {
-            rate: bounds.start,
-            rejected_at: None,
-            decreased: None,
-            row: 0,
-            rejections: 0,
-            good: None,
-            failed_tries: 0,
-            tried_from: None,
-            calm: 0.0,
-            latest: 0,
-            out: 0.0,
-        }
+        Self { rate: bounds.start, ..Self::default() }
     }
 
     /// Units per second.
@@ -156,9 +151,6 @@ impl AimdState {
         }
         let seconds = (units / self.rate).min(1.0);
         self.calm += seconds;
-        if self.calm >= 1.0 {
-            self.row = 0;
-        }
         let rate = match self.rejected_at {
             _ if self.resumes() => self.resumed(seconds),
             None => {
@@ -176,14 +168,26 @@ impl AimdState {
             }
         };
         self.rate = rate.clamp(bounds.floor, bounds.ceiling);
-        if self.calm >= PROVEN && !self.resumes() {
-            (self.failed_tries, self.tried_from, self.good) = (0, None, Some(self.rate));
+        let near = self.rejected_at.map_or(f64::MAX, |rejected_at| rejected_at * NEAR);
+        if self.rate >= near.min(bounds.ceiling) && self.calm >= ARRIVES && !self.resumes() {
+            self.arrive();
+        }
+    }
+
+    /// A dip, if there was one, is over. The rate is good, unless a better one is proven.
+    fn arrive(&mut self) {
+        let is_proven = self.calm >= PROVEN;
+        self.row = 0;
+        if is_proven || !self.is_proven {
+            (self.failed_tries, self.tried_from, self.good, self.is_proven) = (0, None, Some(self.rate), is_proven);
         }
     }
 
     /// Whether the rate is below the last good one, and nothing is rejected any more.
     fn resumes(&self) -> bool {
-        self.calm >= f64::from(1 << self.failed_tries) && self.good.is_some_and(|good| self.rate < good * NEAR)
+        (self.is_proven || self.row >= DIPPED)
+            && self.calm >= f64::from(1 << self.failed_tries)
+            && self.good.is_some_and(|good| self.rate < good * NEAR)
     }
 
     /// The rate on its way back to the last good one.
@@ -213,7 +217,9 @@ impl AimdState {
         let tried_from = self.tried_from.take();
         if tried_from.is_some() {
             self.failed_tries += 1;
-            self.good = self.good.filter(|_| self.failed_tries < MOST_TRIES);
+            if self.failed_tries == MOST_TRIES {
+                (self.good, self.is_proven) = (None, false);
+            }
         }
         self.row = self.row.saturating_add(u32::from(has_succeeded));
         let times = self.row.saturating_mul(2).saturating_sub(3).clamp(1, FARTHEST);
