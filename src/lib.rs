@@ -56,7 +56,7 @@
 //! | feature | adds |
 //! |---|---|
 //! | `axum` | reads axum's `MatchedPath`, `OriginalUri` and `ConnectInfo` |
-//! | `cli` | the binary `tower-ratelimit`, which checks and explains policies |
+//! | `cli` | the binary `tower-ratelimit`, which checks and explains policies, and replays access logs under them |
 //! | `governor` | `backend::Governor`: decides by an existing keyed `governor::RateLimiter` |
 //! | `metrics` | metrics through the `metrics` facade |
 //! | `redis` | `backend::Redis`: one limit for a whole fleet, on Redis or Valkey |

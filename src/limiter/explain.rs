@@ -126,7 +126,8 @@ fn words(quota: &Quota) -> String {
     if algorithm == Algorithm::Concurrency {
         return format!("{limit} in flight");
     }
-    let window = in_one_unit(nanos(quota.window())).unwrap_or_default();
+    let window = if quota.is_month() { Some("month".to_owned()) } else { in_one_unit(nanos(quota.window())) };
+    let window = window.unwrap_or_default();
     let burst = quota.explicit_burst().map(|burst| format!(" with a burst of {burst}")).unwrap_or_default();
     format!("{limit} per {window} by {algorithm}{burst}")
 }

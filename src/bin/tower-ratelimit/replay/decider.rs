@@ -15,7 +15,6 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tower_ratelimit::{
     Algorithm, Policy, Quota, RateLimiter, Rule,
-    backend::Local,
     decision::Decision,
     time::{Clock, Timestamp},
 };
@@ -58,9 +57,6 @@ pub(super) struct Decider {
     has_more_to_do: bool,
 }
 
-/// Counters of a policy; each takes some 60 bytes.
-const MAX_KEYS: usize = 4_000_000;
-
 impl Decider {
     pub(super) fn new(policy: &Policy, clock: &LogClock) -> Result<Self, String> {
         let mut written = serde_json::to_value(policy).map_err(|error| error.to_string())?;
@@ -73,8 +69,7 @@ impl Decider {
             }
         }
         let policy = serde_json::from_value::<Policy>(written).map_err(|error| error.to_string())?;
-        let backend = Local::builder().max_keys(MAX_KEYS).build();
-        let limiter = RateLimiter::builder().policy(policy).backend(backend).clock(clock.clone()).build();
+        let limiter = RateLimiter::builder().policy(policy).clock(clock.clone()).build();
         Ok(Self { limiter: limiter.map_err(|error| error.to_string())?, has_more_to_do })
     }
 

@@ -67,23 +67,12 @@ impl Lines {
     /// The next line without its end, and whether it is whole.
     pub(super) fn next(&mut self) -> io::Result<Option<(&[u8], bool)>> {
         self.line.clear();
-        let mut is_whole = true;
-        loop {
-            let buffer = self.reader.fill_buf()?;
-            let end = buffer.iter().position(|byte| *byte == b'\n');
-            let part = &buffer[..end.unwrap_or(buffer.len())];
-            let kept = part.len().min(LONGEST - self.line.len());
-            is_whole &= kept == part.len();
-            self.line.extend_from_slice(&part[..kept]);
-            let (is_last, used) = (buffer.is_empty(), part.len() + usize::from(end.is_some()));
-            self.reader.consume(used);
-            if end.is_some() || is_last && !self.line.is_empty() {
-                let line = self.line.strip_suffix(b"\r").unwrap_or(&self.line);
-                return Ok(Some((line, is_whole)));
-            }
-            if is_last {
-                return Ok(None);
-            }
+        if self.reader.by_ref().take(LONGEST as u64 + 1).read_until(b'\n', &mut self.line)? == 0 {
+            return Ok(None);
         }
+        let has_end = self.line.last() == Some(&b'\n');
+        let is_whole = has_end || self.reader.skip_until(b'\n')? == 0;
+        let line = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
+        Ok(Some((line.strip_suffix(b"\r").unwrap_or(line), is_whole)))
     }
 }

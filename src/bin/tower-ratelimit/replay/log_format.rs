@@ -192,7 +192,7 @@ fn request_line(line: Cow<'_, str>) -> Result<(Cow<'_, str>, Cow<'_, str>), Stri
     let split = |line: &str| {
         let (method, rest) = line.split_once(' ')?;
         let is_method = !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-');
-        let end = rest.rfind(" HTTP/").unwrap_or(rest.len());
+        let end = rest.rfind(' ').filter(|end| rest[*end..].starts_with(" HTTP/")).unwrap_or(rest.len());
         is_method.then_some((method.len(), method.len() + 1 + end))
     };
     let (method, end) = split(&line).ok_or_else(|| format!("no request line: {line}"))?;
@@ -205,11 +205,10 @@ fn request_line(line: Cow<'_, str>) -> Result<(Cow<'_, str>, Cow<'_, str>), Stri
 /// The path of a request's target: without the query, and without the origin that a client of
 /// a proxy sends.
 fn path(target: Cow<'_, str>) -> Result<Cow<'_, str>, String> {
-    let start = match target.find("://") {
-        Some(scheme) if !target.starts_with('/') => target[scheme + 3..].find('/').map(|path| scheme + 3 + path),
-        _ => Some(0),
+    let start = match target.starts_with('/') {
+        true => 0,
+        false => target.find("://").and_then(|scheme| Some(scheme + 3 + target[scheme + 3..].find('/')?)).unwrap_or(0),
     };
-    let start = start.unwrap_or(target.len());
     let end = target[start..].find(['?', '#']).map_or(target.len(), |end| start + end);
     if !target[start..].starts_with('/') && target != "*" {
         return Err(format!("no path: {target}"));

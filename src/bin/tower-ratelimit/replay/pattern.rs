@@ -80,18 +80,16 @@ impl Pattern {
 
 /// Where a value ends.
 fn end(rest: &str, next: &str, is_quoted: bool) -> Option<usize> {
-    if !is_quoted {
-        // Most literals are one space: the search for one character is faster.
-        return if next == " " { rest.find(' ') } else { rest.find(next) };
-    }
+    // The search for one character is faster than that for a text.
+    let first = next.chars().next()?;
     let mut from = 0;
     loop {
-        let quote = from + rest[from..].find('"')?;
-        let backslashes = rest[..quote].bytes().rev().take_while(|byte| *byte == b'\\').count();
-        if backslashes % 2 == 0 && rest[quote..].starts_with(next) {
-            return Some(quote);
+        let found = from + rest[from..].find(first)?;
+        let is_escaped = is_quoted && rest[..found].bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 1;
+        if !is_escaped && rest[found..].starts_with(next) {
+            return Some(found);
         }
-        from = quote + 1;
+        from = found + first.len_utf8();
     }
 }
 
