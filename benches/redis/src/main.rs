@@ -3,9 +3,12 @@
 //!
 //! `cargo run --release --manifest-path benches/redis/Cargo.toml` prints the
 //! tables. `--features limitador` adds that row; `--quick` gives a rough result, and
-//! `--levels` only the table of the levels of consistency.
+//! `--levels` only the table of the levels of consistency. `--killed` takes a minute, in
+//! which the server is killed every two seconds, and says how long decisions take.
 
 mod contenders;
+#[cfg(feature = "ours")]
+mod killed;
 mod race;
 mod server;
 #[path = "../../peers/src/table.rs"]
@@ -29,16 +32,24 @@ const KEYS: [(&str, usize); 2] = [("10,000 keys", 10_000), ("25 hot keys", 25)];
 #[tokio::main]
 async fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
-    let [quick, only_levels] = ["--quick", "--levels"].map(|flag| arguments.iter().any(|argument| argument == flag));
-    if let Some(unknown) = arguments.iter().find(|argument| !["--quick", "--levels"].contains(&argument.as_str())) {
-        eprintln!("{unknown:?} is neither --quick nor --levels");
+    let flags = ["--quick", "--levels", "--killed"];
+    let [quick, only_levels, is_killed] = flags.map(|flag| arguments.iter().any(|argument| argument == flag));
+    if let Some(unknown) = arguments.iter().find(|argument| !flags.contains(&argument.as_str())) {
+        eprintln!("{unknown:?} is none of {}", flags.join(", "));
         return ExitCode::FAILURE;
     }
     let plan = match quick {
         true => Plan { rounds: 3, run: Duration::from_millis(200) },
         false => Plan { rounds: 11, run: Duration::from_millis(1_000) },
     };
-    match run(plan, only_levels).await {
+    let result = match is_killed {
+        false => run(plan, only_levels).await,
+        #[cfg(feature = "ours")]
+        true => killed::run(if quick { 10 } else { 60 }).await,
+        #[cfg(not(feature = "ours"))]
+        true => Err("--killed needs the feature `ours`".into()),
+    };
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");

@@ -31,27 +31,32 @@ pub struct Run {
 const BETWEEN_YIELDS: u64 = 64;
 
 /// How long decisions took, in nanoseconds: eight buckets for each power of two.
-struct Times([u64; 512]);
+pub struct Times([u64; 512]);
 
 impl Times {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self([0; 512])
     }
 
-    fn add(&mut self, time: Duration) {
+    pub fn add(&mut self, time: Duration) {
         let nanos = time.as_nanos().clamp(8, 1 << 60) as u64;
         let power = nanos.ilog2();
         let eighth = (nanos >> (power - 3)) as usize - 8;
         self.0[power as usize * 8 + eighth] += 1;
     }
 
-    fn add_all(&mut self, other: &Self) {
+    pub fn add_all(&mut self, other: &Self) {
         self.0.iter_mut().zip(&other.0).for_each(|(own, other)| *own += other);
     }
 
-    /// The end of the bucket in which the 99th percentile is, in microseconds.
-    fn p99(&self) -> f64 {
-        let mut left = self.0.iter().sum::<u64>() / 100;
+    pub fn count(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// The time that all but one of so many take at most: the end of the bucket that it is in,
+    /// in microseconds.
+    pub fn all_but_one_of(&self, of: u64) -> f64 {
+        let mut left = self.count() / of;
         let is_in = |(_, count): &(usize, &u64)| {
             let is_in = **count > left;
             left = left.saturating_sub(**count);
@@ -122,5 +127,5 @@ async fn run(
         decisions += own;
         times.add_all(&own_times);
     }
-    Ok(Run { rate: decisions as f64 / start.elapsed().as_secs_f64(), p99: times.p99() })
+    Ok(Run { rate: decisions as f64 / start.elapsed().as_secs_f64(), p99: times.all_but_one_of(100) })
 }

@@ -17,20 +17,33 @@ pub struct Server {
 impl Server {
     pub async fn start() -> Result<Self, AnyError> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let process = Command::new("redis-server")
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-            .stdout(Stdio::null())
-            .spawn()
-            .map_err(|error| format!("`redis-server` is needed: {error}"))?;
-        let server = Self { process, port };
+        let server = Self { process: launch(port)?, port };
+        server.answers().await?;
+        Ok(server)
+    }
+
+    /// Ends it at once, as a crash does.
+    pub fn kill(&mut self) {
+        // The process may have ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// Starts it again after it was killed, without its data.
+    pub async fn restart(&mut self) -> Result<(), AnyError> {
+        self.process = launch(self.port)?;
+        self.answers().await
+    }
+
+    async fn answers(&self) -> Result<(), AnyError> {
         let start = Instant::now();
-        while server.version().await.is_err() {
+        while self.version().await.is_err() {
             if start.elapsed() > Duration::from_secs(10) {
                 return Err("`redis-server` does not answer".into());
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        Ok(server)
+        Ok(())
     }
 
     pub fn url(&self) -> String {
@@ -50,8 +63,14 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The process may have ended already.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        self.kill();
     }
+}
+
+fn launch(port: u16) -> Result<Child, AnyError> {
+    let launched = Command::new("redis-server")
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+        .stdout(Stdio::null())
+        .spawn();
+    launched.map_err(|error| format!("`redis-server` is needed: {error}").into())
 }
