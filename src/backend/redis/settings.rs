@@ -22,18 +22,15 @@ pub(crate) enum Servers {
 
 impl fmt::Display for Servers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |f: &mut fmt::Formatter<'_>, all: &[ConnectionInfo]| {
-            for (at, info) in all.iter().enumerate() {
-                write!(f, "{}{}", if at == 0 { "" } else { ", " }, info.addr())?;
-            }
-            Ok(())
+        let list = |all: &[ConnectionInfo]| {
+            let addresses: Vec<_> = all.iter().map(|info| info.addr().to_string()).collect();
+            addresses.join(", ")
         };
         match self {
             Self::Single(info) => write!(f, "{}", info.addr()),
-            Self::Cluster(nodes) => list(f, nodes),
+            Self::Cluster(nodes) => f.write_str(&list(nodes)),
             Self::Sentinel { primary, sentinels, .. } => {
-                write!(f, "master `{}` of ", primary.escape_debug())?;
-                list(f, sentinels)
+                write!(f, "master `{}` of {}", primary.escape_debug(), list(sentinels))
             }
         }
     }

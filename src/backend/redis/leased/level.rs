@@ -217,7 +217,7 @@ impl Dry {
     fn exchange(&self, begun: Begun) -> Option<Arc<Exchange>> {
         match begun {
             Begun::Wait(exchange) => Some(exchange),
-            Begun::Ask(exchange, ask) => {
+            Begun::Ask((exchange, ask)) => {
                 let (.., unit) = self.own.as_ref()?;
                 self.levels.send(unit, ask);
                 Some(exchange)

@@ -62,11 +62,12 @@ pub(crate) struct Take {
 
 /// How a request that found too few units gets them.
 #[derive(Debug)]
-pub(super) enum Want {
+pub(super) enum Want<A = u64> {
     /// By the exchange that is under way.
     Wait(Arc<Exchange>),
-    /// By an exchange that brings so many, if there are, beyond those that requests wait for.
-    Ask(u64),
+    /// By a new one. Of a pool, the units that it brings, if there are, beyond those that
+    /// requests wait for.
+    Ask(A),
     /// The store decides it: nothing shows that more requests follow, or the store had
     /// nothing a moment ago.
     Decide,

@@ -58,15 +58,11 @@ pub(crate) struct Pools {
     own: Weak<Self>,
 }
 
+/// How a request gets units: by an exchange that has begun, with what asks the store for it.
+pub(super) type Begun = Want<(Arc<Exchange>, LeaseAsk)>;
+
 /// The keys of some pools.
 pub(super) type PoolKeys = SmallVec<[Fingerprint; 2]>;
-
-/// How a request gets units that found too few: as [`Want`], once it has begun.
-pub(super) enum Begun {
-    Wait(Arc<Exchange>),
-    Ask(Arc<Exchange>, LeaseAsk),
-    Decide,
-}
 
 /// Ends an exchange when it is dropped, with the last copy of its ask.
 #[derive(Debug)]
@@ -137,15 +133,11 @@ impl Pools {
     /// of `waiting` units.
     pub(super) fn want(&self, pool: PoolKey, (units, waiting): (u64, u64), now: u64) -> Begun {
         let begun = self.table.with(pool.key, |own| match own.want(units, now, pool.interval) {
-            Want::Wait(exchange) => Begun::Wait(exchange),
-            Want::Decide => Begun::Decide,
-            Want::Ask(ahead) => {
-                let ask = (waiting.max(units), ahead, now, pool.interval);
-                let (exchange, ask) = self.begin(pool.key, own, ask);
-                Begun::Ask(exchange, ask)
-            }
+            Want::Wait(exchange) => Want::Wait(exchange),
+            Want::Ask(ahead) => Want::Ask(self.begin(pool.key, own, (waiting.max(units), ahead, now, pool.interval))),
+            Want::Decide => Want::Decide,
         });
-        begun.unwrap_or(Begun::Decide)
+        begun.unwrap_or(Want::Decide)
     }
 
     /// An exchange of each pool that lacks units at the end of an interval, or of only one,

@@ -19,7 +19,7 @@ fn bytes_of_key(units: u64) -> u64 {
                 let pool = PoolKey { key: charge.key, version: 1, interval: INTERVAL };
                 assert!(own.take(pool, 1, WINDOW).outcome.is_none());
                 assert!(own.take(pool, 1, WINDOW).outcome.is_none());
-                let Begun::Ask(_, lease) = own.want(pool, (1, 1), WINDOW) else { panic!("it does not ask") };
+                let Begun::Ask((_, lease)) = own.want(pool, (1, 1), WINDOW) else { panic!("it does not ask") };
                 let set = ChargeSet::split(&context, request, 1).unwrap().0.pop().unwrap();
                 let set = ChargeSet { lease: Some(lease), ..set };
                 let reply = LeaseReply { now: 1, units, instances: 1, tiers: smallvec![[1_000, 1, 1]] };
