@@ -148,8 +148,8 @@ fn links_of_the_guide_work_in_the_repository_and_in_rustdoc() {
             used.insert(label);
         }
         for target in links(&prose(&text).replace("]: ", "] ")) {
-            // Pictures are not part of the package.
-            if !target.contains("://") && !target.starts_with('#') && !target.ends_with(".svg") {
+            // Nor does a picture: pictures are not part of the package.
+            if !target.contains("://") && !target.starts_with('#') {
                 wrong.push(format!("{page}: `({target})` does not work in rustdoc: use `[text][{target}]`"));
             }
         }
@@ -198,6 +198,40 @@ fn every_rust_block_is_compiled() {
             assert!(["rust", "rust,no_run"].contains(&&*block.info), "{page}: `{}`", block.info);
         }
     }
+}
+
+/// A program that does not compile for a feature that the page does not name costs a
+/// reader more than the page saves.
+#[test]
+fn every_page_with_a_program_has_its_dependencies() {
+    for page in pages_in("docs/") {
+        let blocks = blocks(&read(&page));
+        let has = |start: &str, text: &str| blocks.iter().any(|b| b.info.starts_with(start) && b.text.contains(text));
+        let needs_none = !has("rust", "tower_ratelimit");
+        assert!(needs_none || has("toml", "\ntower-ratelimit = "), "{page}: no `tower-ratelimit = ` in a `toml` block");
+    }
+}
+
+/// rustdoc draws no Mermaid: it would show the source.
+#[test]
+fn no_page_of_the_guide_has_a_mermaid_block() {
+    for page in pages_in("docs/") {
+        assert!(blocks(&read(&page)).iter().all(|block| block.info != "mermaid"), "{page}");
+    }
+}
+
+/// A report of a mistake ends with the address of its section.
+#[test]
+fn every_warning_code_has_its_section_where_the_report_says() {
+    let source = read("src/observe/mistakes.rs");
+    let start = "https://docs.rs/tower-ratelimit/latest/tower_ratelimit/guide/";
+    let page = source.split_once(start).unwrap().1.split_once('/').unwrap().0;
+    let anchors = anchors(&read(format!("docs/{page}.md")));
+    let codes = source.split('"').filter(|text| text.starts_with("RL0")).map(str::to_lowercase);
+    let codes: Vec<String> = codes.filter(|code| code.len() == 5).collect();
+    assert!(codes.len() > 10, "{codes:?}");
+    let missing: Vec<_> = codes.iter().filter(|code| !anchors.contains(code)).collect();
+    assert!(missing.is_empty(), "docs/{page}.md: {missing:?}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::{
 
 use super::facade::{metrics, tracing};
 
-/// A mistake. Its number is that of its section in `docs/troubleshooting.md`.
+/// A mistake. Its number is that of its section in `docs/codes.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mistake {
     NoTenant = 1,
@@ -30,7 +30,7 @@ pub(crate) enum Mistake {
 }
 
 /// Where the mistakes are explained.
-const GUIDE: &str = "https://docs.rs/tower-ratelimit/latest/tower_ratelimit/guide/troubleshooting/";
+const GUIDE: &str = "https://docs.rs/tower-ratelimit/latest/tower_ratelimit/guide/codes/";
 
 /// What mistakes are called in events, in metrics and in the docs.
 const CODES: [&str; 12] =

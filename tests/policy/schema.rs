@@ -161,19 +161,20 @@ fn pointers(value: &Value, at: &str, found: &mut Vec<String>) {
     }
 }
 
-/// The generated schema, whose keys have what `docs/policy.md` says of them as their
+/// The generated schema, whose keys have what the guide says of them as their
 /// descriptions: editors show them.
 fn described_by_the_guide() -> Value {
     let mut schema = generated();
     let mut places: &[&str] = &[];
-    for line in include_str!("../../docs/policy.md").lines() {
+    let pages = concat!(include_str!("../../docs/reference.md"), include_str!("../../docs/migrating.md"));
+    for line in pages.lines() {
         if let Some(heading) = line.strip_prefix("## ") {
             places = match heading {
                 "Top level" => &[""],
-                "Rule" => &["/$defs/rule"],
+                "Rule" | "Counters" | "Tiers" | "Waiting" | "Outcome" | "Client side" | "Fleet" => &["/$defs/rule"],
                 "Match" => &["/$defs/match"],
                 "Tier" => &["/$defs/tier"],
-                "Adapt" => &["/$defs/adapt"],
+                "Adaptive rate" => &["/$defs/adaptive_rate"],
                 "SLAs" => &["/$defs/sla"],
                 _ => &[],
             };
