@@ -99,7 +99,10 @@ impl Lookup<'_> {
         if let Some(exempting) = matched.iter().find(exempts) {
             return format!("does not apply: rule `{}` exempts the request", self.rule(*exempting).id);
         }
-        let others = applying.iter().map(|found| self.rule(*found)).filter(|rule| !rule.options.shadow);
+        let others = applying
+            .iter()
+            .map(|found| self.rule(*found))
+            .filter(|rule| !rule.options.shadow && !rule.is_skipped(self.descriptor));
         let others: Vec<_> = others.map(|rule| format!("`{}`", rule.id)).collect();
         format!("is a fallback, and other rules apply: {}", others.join(", "))
     }
@@ -108,17 +111,21 @@ impl Lookup<'_> {
         let rule = self.rule(found);
         let mut charges = Charges::new();
         self.charge(rule, found, extra, &mut charges).map_err(|missing| match missing {
+            MissingIdentity::Unlimited if rule.is_skipped(self.descriptor) => {
+                let keys: Vec<_> = rule.keys.names.iter().map(|key| format!("`{key}`")).collect();
+                format!("does not apply: the request lacks a key of {}", keys.join(", "))
+            }
             MissingIdentity::Unlimited => match self.exception(found) {
                 Some(by) => format!("does not limit {by}"),
-                None => "does not limit requests without a tenant".into(),
+                None => "does not limit requests that lack a tenant or a key".into(),
             },
             MissingIdentity::Rejected(RateLimitedKind::AmbiguousTenant) => {
-                "rejects the request: it has two tenants".into()
+                "rejects the request: its tenant or a key is ambiguous".into()
             }
             MissingIdentity::Rejected(RateLimitedKind::InvalidTiers) => {
                 "rejects the request: its tenant's tiers are invalid".into()
             }
-            MissingIdentity::Rejected(_) => "rejects the request: it has no tenant".into(),
+            MissingIdentity::Rejected(_) => "rejects the request: it lacks a tenant or a key".into(),
         })?;
         let mut patterns = rule.options.matches.paths.iter().chain(&rule.options.matches.routes);
         let Some(charge) = charges.first() else { return Err("charges nothing".into()) };

@@ -94,10 +94,11 @@ async fn who_is_unlimited_or_unknown_is_said() {
     let anonymous = Descriptor::new("/").key("ip", "a");
     let rejecting = explain(anonymous.clone().on_missing_tenant(MissingTenant::Reject)).await;
     assert!(rejecting.starts_with("rejected: MissingTenant\n"), "{rejecting}");
-    assert_eq!(of(&rejecting, "free"), "rejects the request: it has no tenant");
+    assert_eq!(of(&rejecting, "free"), "rejects the request: it lacks a tenant or a key");
     let passing = explain(anonymous.clone().on_missing_tenant(MissingTenant::Allow)).await;
-    assert_eq!(of(&passing, "free"), "does not limit requests without a tenant");
+    assert_eq!(of(&passing, "free"), "does not limit requests that lack a tenant or a key");
     assert!(explain(anonymous).await.contains("counted by: tenant `anonymous`"));
+    assert_eq!(of(&explain(acme()).await, "nets"), "does not apply: the request lacks a key of `ip`");
 }
 
 /// The rules that apply are those of the decision, and to explain charges nothing.
