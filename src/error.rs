@@ -111,6 +111,16 @@ pub(crate) fn ensure(
 }
 
 /// Why a backend failed.
+///
+/// ```
+/// use tower_ratelimit::{BackendError, error::BackendErrorKind};
+///
+/// /// Whether trying again may help.
+/// fn is_transient(error: &BackendError) -> bool {
+///     matches!(error.kind(), BackendErrorKind::Unavailable | BackendErrorKind::Timeout)
+/// }
+/// assert!(is_transient(&BackendError::new(BackendErrorKind::Timeout, "no answer within 50ms")));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BackendErrorKind {

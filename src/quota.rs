@@ -21,6 +21,17 @@ use crate::names::names;
 /// | `SlidingWindow` | at most L, with the previous window weighted by how much of it is still covered |
 /// | `SlidingLog` | at most L in any W, exactly |
 /// | `Concurrency` | at most L at once; it has no window |
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_ratelimit::{Algorithm, Quota};
+///
+/// // Five tries, then nothing until 15 minutes after the first one.
+/// let login = Quota::new(5, Duration::from_secs(15 * 60)).algorithm(Algorithm::AnchoredWindow);
+/// # let _ = login;
+/// assert_eq!("sliding-log".parse::<Algorithm>()?, Algorithm::SlidingLog);
+/// # Ok::<_, tower_ratelimit::UnknownName>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]

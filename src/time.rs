@@ -163,6 +163,14 @@ const ATTEMPTS: usize = 8;
 /// monotonic clock, unless the wall clock was changed meanwhile.
 ///
 /// Reading it takes no system call on most platforms.
+///
+/// ```
+/// use tower_ratelimit::time::{Clock, SystemClock};
+///
+/// let clock = SystemClock::new();
+/// let earlier = clock.now();
+/// assert!(clock.now() >= earlier);
+/// ```
 pub struct SystemClock {
     counter: quanta::Clock,
     /// The raw reading at creation, from which elapsed time is counted.

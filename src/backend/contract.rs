@@ -36,6 +36,39 @@ use crate::{
 /// `examples/custom_backend.rs` is a whole one in 80 lines, and
 /// `examples/logging_backend.rs` a decorator around any other. The conformance
 /// suite in `testing` checks whether a backend keeps the contract.
+///
+/// ```
+/// use tower_ratelimit::{
+///     Quota, RateLimiter,
+///     backend::{Backend, Decide, Local, Receipt, Request},
+///     time::Timestamp,
+/// };
+///
+/// /// Prints which rules each request is charged by.
+/// #[derive(Debug)]
+/// struct Printing<B>(B);
+///
+/// impl<B: Backend> Backend for Printing<B> {
+///     fn decide(&self, request: &Request<'_>) -> Decide {
+///         let rules: Vec<&str> = request.charges.iter().map(|charge| charge.rule()).collect();
+///         println!("{rules:?}");
+///         self.0.decide(request)
+///     }
+///
+///     fn refund(&self, receipt: &Receipt, now: Timestamp) {
+///         self.0.refund(receipt, now);
+///     }
+///
+///     // It handles all other calls.
+///     fn inner(&self) -> Option<&dyn Backend> {
+///         Some(&self.0)
+///     }
+/// }
+///
+/// let limiter = RateLimiter::builder().policy(Quota::per_hour(1)).backend(Printing(Local::new())).build()?;
+/// assert!(limiter.try_check(&tower_ratelimit::Descriptor::new("/")).unwrap().is_allowed());
+/// # Ok::<_, tower_ratelimit::ConfigError>(())
+/// ```
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Decides the charges of one request. Must not block.
     fn decide(&self, request: &Request<'_>) -> Decide;
@@ -86,7 +119,11 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Returns how many counters it forgot; a tier of a key that was never used has none.
     /// In-flight units stay, and so does what a key shares with others, such as an
     /// overflow counter. What is counted in this process is forgotten by the call, even
-    /// if the future is dropped. By default an error of the kind `Unsupported`.
+    /// if the future is dropped.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails. By default always, with the kind `Unsupported`.
     fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> BoxFuture<'static, Result<u64, BackendError>> {
         if let Some(inner) = self.inner() {
             return inner.reset(charges, now);

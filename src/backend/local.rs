@@ -73,6 +73,14 @@ pub struct Local {
 }
 
 /// Builds a [`Local`].
+///
+/// ```
+/// use tower_ratelimit::backend::Local;
+///
+/// // For a small machine: a key takes one counter for each tier.
+/// let backend = Local::builder().max_keys(50_000).build();
+/// # let _ = backend;
+/// ```
 #[derive(Clone, Debug)]
 pub struct LocalBuilder {
     max_keys: usize,

@@ -10,6 +10,19 @@ use smallvec::SmallVec;
 use crate::{algorithm::QuotaStatus, fingerprint::Fingerprint, policy::charge::Charge, time::nanos};
 
 /// What a backend decided, and the status of each tier.
+///
+/// ```
+/// use tower_ratelimit::backend::Outcome;
+///
+/// /// For the log of a decorator.
+/// fn describe(outcome: &Outcome) -> String {
+///     match outcome.retry_after() {
+///         _ if outcome.is_admitted() => format!("admitted after {:?}", outcome.wait()),
+///         Some(time) => format!("rejected for {time:?}"),
+///         None => "rejected".to_owned(),
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub(crate) answer: OutcomeKind,

@@ -135,6 +135,15 @@ impl fmt::Debug for Decide {
 }
 
 /// What a backend keeps in this process.
+///
+/// ```
+/// use tower_ratelimit::{Descriptor, Quota, RateLimiter};
+///
+/// let limiter = RateLimiter::new(Quota::per_minute(10))?;
+/// let _ = limiter.try_check(&Descriptor::new("/").tenant("acme"));
+/// assert_eq!(limiter.stats().backend.keys, 1);
+/// # Ok::<_, tower_ratelimit::ConfigError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {

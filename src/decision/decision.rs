@@ -239,6 +239,17 @@ impl fmt::Debug for Decision {
 }
 
 /// What happens to a request.
+///
+/// ```
+/// use tower_ratelimit::{Descriptor, Quota, RateLimiter, Verdict};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let limiter = RateLimiter::new(Quota::per_hour(1)).unwrap();
+/// let caller = Descriptor::new("/export").tenant("acme");
+/// assert_eq!(limiter.check(&caller).await.verdict(), Verdict::Allow);
+/// assert_eq!(limiter.check(&caller).await.verdict(), Verdict::Reject);
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Verdict {
@@ -259,6 +270,16 @@ pub enum Verdict {
 /// | `MissingTenant` | 401 | `UNAUTHENTICATED` |
 /// | `AmbiguousTenant` | 400 | `INVALID_ARGUMENT` |
 /// | `InvalidTiers`, `NoRuntime`, `Misconfigured` | 500 | `INTERNAL` |
+///
+/// ```
+/// use tower_ratelimit::{Descriptor, Quota, RateLimitedKind, RateLimiter};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let limiter = RateLimiter::new(Quota::per_hour(10)).unwrap();
+/// let rejected = limiter.check(&Descriptor::new("/export").tenant("acme").cost(11)).await;
+/// assert_eq!(rejected.rejection(), Some(RateLimitedKind::NeverFits));
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RateLimitedKind {

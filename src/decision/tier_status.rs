@@ -8,6 +8,18 @@ use crate::{
 };
 
 /// The state of one tier after a decision.
+///
+/// ```
+/// use tower_ratelimit::{Descriptor, Policy, Quota, RateLimiter, Rule};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let rule = Rule::new("search").tier(Quota::per_second(10)).tier(Quota::per_day(500));
+/// let limiter = RateLimiter::new(Policy::new().rule(rule)).unwrap();
+/// let decision = limiter.check(&Descriptor::new("/search").tenant("acme")).await;
+/// let tiers: Vec<_> = decision.tiers().iter().map(|tier| (tier.name().into_owned(), tier.remaining())).collect();
+/// assert_eq!(tiers, [("search-1s".to_owned(), 9), ("search-1d".to_owned(), 499)]);
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TierStatus {
     pub(crate) rule: RuleName,

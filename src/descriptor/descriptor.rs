@@ -17,6 +17,16 @@ use super::{
 /// tenant; or without a [key](crate::Dimension::Key), under rules that count by it. One
 /// with an ambiguous tenant or key is always rejected: see
 /// [`tenant::header`](crate::tenant::header).
+///
+/// ```
+/// use tower_ratelimit::{MissingTenant, Quota, RateLimitLayer, RateLimiter, tenant};
+///
+/// let limiter = RateLimiter::new(Quota::per_minute(60))?;
+/// // A request without an API key is answered with 401.
+/// let layer = RateLimitLayer::new(limiter).tenant(tenant::header("x-api-key")).on_missing_tenant(MissingTenant::Reject);
+/// # let _ = layer;
+/// # Ok::<_, tower_ratelimit::ConfigError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]

@@ -43,6 +43,14 @@ pub struct Tenant {
 /// A name may be a secret, such as an API key. `Display` writes all of it, unescaped;
 /// `Debug` writes its first four characters and a fingerprint, which is the same for the
 /// same name as long as the process lives.
+///
+/// ```
+/// use tower_ratelimit::descriptor::TenantId;
+///
+/// let key = TenantId::Name("sk-live-4f9a");
+/// assert_eq!(key.to_string(), "sk-live-4f9a");
+/// assert!(!format!("{key:?}").contains("4f9a"));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TenantId<'a> {

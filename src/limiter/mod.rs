@@ -128,68 +128,20 @@ impl RateLimiter {
     /// it at once if that would take longer than `max_wait`.
     ///
     /// The first poll reserves a slot: the exact time at which every tier of
-    /// every rule admits the request. So callers are admitted in the order in
-    /// which they came, each sleeps once, nothing is polled, and the whole rate
-    /// is used. Hundreds of tasks may call it in a loop. To wait, it needs a Tokio
-    /// runtime with its timer enabled.
+    /// every rule admits the request. So callers are admitted in order of arrival,
+    /// and each sleeps once. Waiting needs a Tokio runtime with its timer enabled.
     ///
-    /// **The longest wait** is `max_wait`, or less if [`Descriptor::max_wait`]
-    /// or the [`max_wait`](crate::Rule::max_wait) of a rule that applies says
-    /// less. Zero is legal: admit now, or reject. So is [`Duration::MAX`]: the
-    /// number of waiters is bounded all the same, see
-    /// [`RateLimiterBuilder::max_waiters`].
-    ///
-    /// **Accuracy**: a request is admitted never before its slot on the
-    /// limiter's clock, and at most the timer's millisecond after it. Setting
-    /// the clock *ahead* does not admit a waiter sooner. Setting it *back*
-    /// delays a waiter by at most a quarter of its wait.
-    ///
-    /// **Concurrency limits**: while a limit on requests in flight
-    /// ([`Quota::concurrent`](crate::Quota::concurrent)) is full, the request
-    /// waits in a queue, first come, first served, within the same bounds. It
-    /// is woken when a unit is released. While it queues, no other tier is
-    /// charged. If a rate then delays it, it keeps the unit while it waits. A
-    /// request that needs units of several keys never holds one while it waits
-    /// for another. The policy in force when it leaves the queue decides, see
-    /// [`set_policy`](Self::set_policy). Its longest wait is fixed on arrival.
-    ///
-    /// **Backends over a network** take time to reply. For a request that may
-    /// not wait, the backend's own deadline is the bound. For a request that may
-    /// wait, the backend counts as failed when the longest wait is over, but not
-    /// before one second. In a queue, the time of a reply counts towards the
-    /// wait. A backend with its own clock reserves a slot relative to its reply,
-    /// so the whole may take longer than `max_wait` by the time of the reply. A
-    /// slot that is charged is not given up for that.
-    ///
-    /// **Dropping** the future hands its slot to the next waiter, and all behind
-    /// it move up by one. A slot that no waiter needs is taken by the next
-    /// newcomer, or refunded. So callers that give up cost no throughput. One
-    /// among `n` takes `O(log n)` time on average.
-    ///
-    /// Slots are handed on among requests with exactly the same charges: the
-    /// same keys, tiers and costs. If other requests have reserved slots behind
-    /// one that becomes free, a refund could admit more than a limit. It then
-    /// stays reserved for newcomers as long as any of its kind wait, and is
-    /// forfeited afterwards.
-    ///
-    /// The slots of each instance are handed on in that instance only. With
-    /// `Redis`, a slot that becomes free on one instance reaches another one
-    /// only by a refund. Until then it idles: at most one slot for each request
-    /// that waits on that instance, and none for longer than until its time.
-    /// Without a newcomer on that instance, those slots are lost to the limit.
-    ///
-    /// **Not polling** the future gains others nothing and delays them little. A
-    /// request behind `n` others that are not polled is admitted after at most
-    /// `3n` slots. Callers that give up never make it later than it would have
-    /// been without them.
+    /// The longest wait is `max_wait`, or less if [`Descriptor::max_wait`] or the
+    /// [`max_wait`](crate::Rule::max_wait) of a rule that applies says less. Zero is
+    /// legal: admit now, or reject. Dropping the future hands its slot to the next
+    /// waiter. [The guide](crate::guide::waiting#how-a-wait-works) has the details.
     ///
     /// # Errors
     ///
     /// - `QuotaExceeded`: the wait would be too long. Has the exact
     ///   [`retry_after`](crate::RateLimited::retry_after), except for a full
     ///   concurrency limit, where it is a guess of one second.
-    /// - `NeverFits`: no wait would be long enough.
-    /// - `QueueFull`: too many requests wait.
+    /// - `NeverFits`: no wait would be long enough. `QueueFull`: too many wait.
     /// - `NoRuntime`: it would have to wait, and there is no Tokio runtime.
     /// - `MissingTenant` and `BackendUnavailable`, as for any request.
     ///
@@ -202,9 +154,7 @@ impl RateLimiter {
     /// let limiter = limiter.build().unwrap();
     /// let start = tokio::time::Instant::now();
     /// for _ in 0..4 {
-    ///     let permit = limiter.acquire(&Descriptor::new("/jobs"), Duration::from_secs(5)).await.unwrap();
-    ///     // Do the work. Without a concurrency limit the permit may be dropped at once.
-    ///     drop(permit);
+    ///     let _permit = limiter.acquire(&Descriptor::new("/jobs"), Duration::from_secs(5)).await.unwrap();
     /// }
     /// assert_eq!(start.elapsed(), Duration::from_millis(1_500));
     /// # }

@@ -29,6 +29,19 @@ pub(super) type Totals = [u64; RequestResult::COUNT];
 /// The decisions of a limiter since it was built, and its current state.
 ///
 /// Requests to which no rule applied are not counted.
+///
+/// ```
+/// use tower_ratelimit::{Descriptor, Quota, RateLimiter};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let limiter = RateLimiter::new(Quota::per_hour(1)).unwrap();
+/// for _ in 0..3 {
+///     limiter.check(&Descriptor::new("/export").tenant("acme")).await;
+/// }
+/// let stats = limiter.stats();
+/// assert_eq!((stats.allowed, stats.rejected), (1, 2));
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {

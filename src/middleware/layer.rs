@@ -174,21 +174,11 @@ impl<D, A> RateLimitLayer<D, A> {
     /// has, or use a limiter of its own.
     ///
     /// If a layer rejects a request that an outer layer of the same limiter has
-    /// admitted, all that the outer one has charged is given back, once, where that
-    /// cannot break a limit's bound: as if one layer had decided. The outer layer
-    /// knows the rejection by the [`RateLimited`](crate::RateLimited) in the
-    /// response's extensions or in the error's
-    /// [sources](std::error::Error::source), so what stands between them must keep
-    /// it. Under an outer layer that answers with responses, an error has to become
-    /// a response that has it. Nothing is given back by rules in shadow mode, by
-    /// backends that cannot refund (`Governor`), or by a layer of
-    /// another limiter; nor after the rejection of a handler that asks the limiter
-    /// itself, of a message of a stream, or if the request is dropped between the
-    /// layers.
-    ///
-    /// For that, all layers of the limiter keep a receipt of each request from now
-    /// on, as under a concurrency limit: some 5,000 instructions for each layer that
-    /// a request passes. A limiter without such a layer pays nothing.
+    /// admitted, the outer one gives back what it has charged. It knows the rejection
+    /// by the [`RateLimited`](crate::RateLimited) in the response's extensions or in the
+    /// error's sources, so what stands between them must keep it. For that, all layers
+    /// of the limiter keep a receipt of each request from now on.
+    /// [The guide](crate::guide::layers#one-rule-beside-a-route) has the exceptions.
     ///
     /// ```
     /// use axum::{Router, routing::get};
@@ -316,7 +306,7 @@ impl<A> RateLimitLayer<Http, A> {
     /// policy lacks the layer's own rule (`RL009`), or no request so far had a key by
     /// which a rule counts that does not choose what happens then (`RL012`). Off by
     /// default; for tests and staging. What depends on the client alone is only logged.
-    /// `docs/troubleshooting.md` lists all mistakes.
+    /// `docs/codes.md` lists all mistakes.
     pub fn strict(mut self, strict: bool) -> Self {
         self.describe = self.describe.strict(strict);
         self

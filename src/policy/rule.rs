@@ -532,16 +532,6 @@ impl Rule {
     /// Spreads the units of a window evenly over it, by short delays, instead of
     /// admitting them all in its first milliseconds.
     ///
-    /// Sixty-four workers at a limit of 100 in a second, by how many requests
-    /// are admitted in each 10 ms, as measured by `benches/smooth.rs` (`.` is
-    /// one, `#` all hundred):
-    ///
-    /// ```text
-    /// without |#                                                                                                   |
-    ///  smooth |....................................................................................................|
-    ///         0 ms                                                                                            1,000 ms
-    /// ```
-    ///
     /// Of a limit of L in a window of length W, the unit that comes after k
     /// others is not admitted before k·W/L of the window has passed, as far as
     /// [`max_wait`](Self::max_wait) and the caller allow the delay. A request
@@ -549,9 +539,7 @@ impl Rule {
     /// a later window anyway is admitted as near to its pace as it may wait.
     ///
     /// So pacing rejects no request and loses no throughput: a window admits as
-    /// many as without it, and requests late in the window catch up. While all
-    /// requests can wait for their pace, at most L/10, rounded up, are admitted
-    /// in any tenth of a window.
+    /// many as without it, and requests late in the window catch up.
     ///
     /// Fixed, anchored and sliding windows are paced. Buckets, which are smooth
     /// already, and concurrency limits are not; they are charged for the time at

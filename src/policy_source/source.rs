@@ -58,6 +58,11 @@ pub trait PolicySource: Send + 'static {
     /// second, and waits after an error: see [`Watch::retry`](super::Watch::retry).
     /// It drops the future when the watch ends, and otherwise polls it to
     /// completion.
+    ///
+    /// # Errors
+    ///
+    /// If the source does not answer, or holds no document: the last good policy stays
+    /// in force.
     fn next(&mut self) -> BoxFuture<'_, Result<Option<Document>, SourceError>>;
 }
 

@@ -120,6 +120,19 @@ impl RateLimiter {
 ///
 /// The policy then stays in force. A document that is being applied at that
 /// moment may still be put in force.
+///
+/// ```
+/// use tower_ratelimit::{Quota, RateLimiter, policy_source::FileSource};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_ratelimit::ConfigError> {
+/// let limiter = RateLimiter::new(Quota::per_second(10))?;
+/// let watching = limiter.watch(FileSource::new("/no/such/policy.yaml"))?;
+/// // For a status page. Keep the handle for as long as the process serves.
+/// let status = watching.status();
+/// assert!(!status.is_current());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "the watch stops when this is dropped"]
 pub struct WatchHandle {

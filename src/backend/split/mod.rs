@@ -57,7 +57,7 @@ use super::{
 /// | `AnchoredWindow` | a fixed share of L | L in windows that each instance anchors itself; so up to 2L in some W |
 /// | `SlidingWindow` | a fixed share of L | L, with the previous window weighted, as one instance would |
 /// | `SlidingLog` | a fixed share of L | exactly L in any W |
-/// | `InFlight` | a fixed share of L | L at once |
+/// | `Concurrency` | a fixed share of L | L at once |
 ///
 /// **Shares of windows sum to exactly L** in every window, also if N does not
 /// divide L, and if L is less than N. From N on, an instance has the same share of

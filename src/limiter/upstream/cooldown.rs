@@ -29,17 +29,13 @@ impl RateLimiter {
     /// [`RateLimitLayer::client`](crate::RateLimitLayer::client) does so
     /// automatically. During a cooldown, a request waits in order if it may
     /// wait that long, and otherwise is rejected with the exact
-    /// [`retry_after`](crate::RateLimited::retry_after). A request that waits
-    /// already, with a slot before the end, reserves another slot behind it.
-    /// Requests in flight continue.
+    /// [`retry_after`](crate::RateLimited::retry_after). Requests in flight continue.
     ///
     /// The end is put off at random by up to a quarter of `time`, and by at
     /// most ten seconds, so that the instances of a fleet do not resume at
     /// once. A cooldown never ends earlier than was asked for: a shorter one
-    /// does not replace a longer one.
-    ///
-    /// At most 65,536 keys have a cooldown or an adaptive rate at once. Beyond that,
-    /// keys without a cooldown are dropped first, then the cooldowns that end first.
+    /// does not replace a longer one. At most 65,536 keys have a cooldown or an
+    /// adaptive rate at once.
     ///
     /// Where instances share a backend that can broadcast
     /// ([`share_cooldown`](crate::backend::Backend::share_cooldown), such as
