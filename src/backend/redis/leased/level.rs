@@ -80,7 +80,7 @@ impl Levels {
         }
     }
 
-    /// Out of line: inlined, it makes decisions by units that are there slower.
+    /// Decides by an exchange or by the store. Out of line, as most requests find units.
     #[inline(never)]
     fn decide_dry(self: &Arc<Self>, request: &Request<'_>, pool: Option<(PoolKey, u64)>) -> Decide {
         let now = request.now.as_nanos();

@@ -120,8 +120,8 @@ fn div_ceil(number: u128, divisor: u64) -> u64 {
     u64::try_from(whole + u128::from(rest > 0)).unwrap_or(u64::MAX)
 }
 
-/// Quotient and remainder. Nearly all numbers fit into one word, and are divided in a fifth
-/// of the instructions.
+/// Quotient and remainder. Nearly all numbers fit into one word, which needs no call of a
+/// library to be divided.
 #[allow(clippy::cast_possible_truncation, reason = "a remainder of a u64")]
 fn divide(number: u128, divisor: u64) -> (u128, u64) {
     match u64::try_from(number) {
