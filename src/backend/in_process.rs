@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
+use smallvec::{Array, SmallVec};
 
 use super::{
     memory::{engine::Engine, machine_source::FullQuota},
-    outcome::TierStates,
+    outcome::TierState,
     receipt::Receipt,
     request::Request,
     split::machines::ShareMachines,
@@ -46,8 +46,13 @@ impl InProcess {
     }
 
     /// Charges a request, if the states of all its tiers exist and admit it at `now`; else
-    /// changes nothing. Adds the status of each tier to `states`.
-    pub(crate) fn charge_now(&self, charges: &[Charge<'_>], now: Timestamp, states: &mut TierStates) -> bool {
+    /// charges nothing. Adds the status of each tier to `states`.
+    pub(crate) fn charge_now(
+        &self,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+        states: &mut SmallVec<impl Array<Item = TierState>>,
+    ) -> bool {
         with_engine!(self, engine => engine.charge_now(charges, now.as_nanos(), states))
     }
 

@@ -31,7 +31,7 @@ pub use self::governor::Governor;
 #[doc(hidden)]
 pub use self::governor::Passed;
 #[cfg(feature = "redis")]
-pub(crate) use self::outcome::TierState;
+pub(crate) use self::outcome::TierStates;
 #[cfg(feature = "redis")]
 pub(crate) use self::receipt::Moving;
 #[cfg(all(feature = "redis", feature = "tls", feature = "watch"))]
@@ -52,7 +52,7 @@ pub(crate) use self::{
     cooldown::CooldownListener,
     in_process::InProcess,
     memory::{MAX_KEYS, engine::Engine, machine_source::FullQuota},
-    outcome::{OutcomeKind, TierStates},
+    outcome::{OutcomeKind, TierState},
     receipt::TierClaim,
     request::Caller,
 };

@@ -14,7 +14,7 @@ use super::{
     wait::slots::Newcomer,
 };
 use crate::{
-    backend::{Charge, Outcome, OutcomeKind, Receipt, TierStates},
+    backend::{Charge, Outcome, OutcomeKind, Receipt, TierState},
     decision::{Decision, RateLimitedKind},
     fingerprint::Scope,
     observe::RequestResult,
@@ -43,29 +43,29 @@ pub(super) fn conclude(
         return Step::Done(None);
     }
     let is_backend = decider == Decider::Backend;
-    let (wait, kept) = match outcome.answer {
+    let (wait, reservation) = match outcome.answer {
         OutcomeKind::Admitted { wait: 0 } => {
             let cooldowns = &attempt.limiter.inner.cooldowns;
             let put_off = if is_backend { cooldowns.claim(charges, None, attempt.now) } else { None };
             let wait = put_off.map_or(0, |put_off| nanos(put_off.at.saturating_since(attempt.now)));
-            (wait, keep(attempt, charges, outcome, decider, put_off))
+            (wait, reserve(attempt, charges, outcome, decider, put_off))
         }
         answer => {
-            let kept = match answer {
-                OutcomeKind::Admitted { .. } => keep(attempt, charges, outcome, decider, None),
+            let reservation = match answer {
+                OutcomeKind::Admitted { .. } => reserve(attempt, charges, outcome, decider, None),
                 OutcomeKind::Rejected { .. } if is_backend => free_slot(attempt, charges),
                 _ => None,
             };
-            let Some(reservation) = &kept else {
+            let Some(reservation) = reservation else {
                 reject(attempt, charges, answer, decision);
                 attempt.record(rules(charges), RequestResult::Rejected, decision);
                 return Step::Done(None);
             };
-            (nanos(reservation.at().saturating_since(attempt.now)), kept)
+            (nanos(reservation.at().saturating_since(attempt.now)), Some(reservation))
         }
     };
     let (waited, sleeps) = (attempt.options.waited, wait > 0 || !is_admitted_now);
-    if attempt.options.reads_decision || kept.is_some() {
+    if attempt.options.reads_decision || reservation.is_some() {
         decision.admit(attempt.now, wait.saturating_add(waited));
     }
     let result = match decider {
@@ -76,14 +76,14 @@ pub(super) fn conclude(
     if !charges.is_empty() && !attempt.options.counted {
         attempt.record(rules(charges), result, decision);
     }
-    match kept {
+    match reservation {
         Some(reservation) if sleeps => Step::Sleep(reservation),
-        kept => Step::Done(kept),
+        reservation => Step::Done(reservation),
     }
 }
 
 /// The status of each tier, as the backend left it.
-pub(super) fn add_tiers(decision: &mut Decision, charges: &[Charge<'_>], states: &TierStates) {
+pub(super) fn add_tiers(decision: &mut Decision, charges: &[Charge<'_>], states: &[TierState]) {
     for (tier, state) in charges.iter().flat_map(Charge::tiers).zip(states) {
         decision.add_tier(tier.status(state.remaining, state.resets_in(), state.violated));
     }
@@ -113,7 +113,7 @@ fn reject(attempt: &Attempt<'_>, charges: &[Charge<'_>], answer: OutcomeKind, de
 }
 
 /// What the request keeps of what it was charged; `None` where that is nothing.
-fn keep(
+fn reserve(
     attempt: &Attempt<'_>,
     charges: &[Charge<'_>],
     outcome: &Outcome,

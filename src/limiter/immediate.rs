@@ -2,9 +2,15 @@
 //! process, and for which nothing is left to do.
 //!
 //! It is a shortcut of `decide.rs`: it rejects nothing, and what it does not admit is
-//! decided there. It takes a third of the instructions (one tier: 693, and 2,066 on the
-//! leanest general path that was tried).
+//! decided there. Without it and [`CompiledPolicy::resolve_uniform`], the leanest general
+//! path that was tried takes 1,966 instructions for one tier; with it and the general
+//! resolver, 1,431.
+//!
+//! [`CompiledPolicy::resolve_uniform`]: crate::policy::CompiledPolicy::resolve_uniform
+//!
 //! Invariant: it charges all of a request, or nothing.
+
+use smallvec::SmallVec;
 
 use super::{
     admission::Decided,
@@ -16,7 +22,7 @@ use super::{
     state::RateLimiter,
 };
 use crate::{
-    backend::{Charge, TierStates},
+    backend::{Charge, TierState},
     decision::Decision,
     observe::RequestResult,
     time::Timestamp,
@@ -47,7 +53,7 @@ impl Immediate<'_> {
     #[inline]
     pub(super) fn allow(self, charges: &[Charge<'_>], decision: &mut Decision) -> Option<Decided> {
         let Self { limiter, snapshot, now, options } = self;
-        let mut states = TierStates::new();
+        let mut states = SmallVec::<[TierState; 4]>::new();
         if !limiter.inner.engine.as_ref()?.charge_now(charges, now, &mut states) {
             return None;
         }

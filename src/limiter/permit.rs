@@ -18,7 +18,7 @@ use super::{
     upstream::Feedback,
 };
 use crate::{
-    backend::{Charge, Receipt, Settlement, TierClaim, TierStates},
+    backend::{Charge, Receipt, Settlement, TierClaim, TierState},
     decision::{Decision, RateLimited},
     policy::{ChargedRule, CompiledPolicy, charge::Charges},
 };
@@ -208,7 +208,7 @@ impl Charged {
         limiter: &RateLimiter,
         policy: &Arc<CompiledPolicy>,
         charges: &[Charge<'_>],
-        states: &TierStates,
+        states: &[TierState],
     ) -> Self {
         limiter.inner.permits.add();
         let (mut rules, mut versions) = (SmallVec::new(), SmallVec::new());

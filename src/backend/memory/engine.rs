@@ -5,7 +5,7 @@
 //! Invariant: a decision charges every tier of every charge, or none, under the
 //! locks of all of them.
 
-use smallvec::SmallVec;
+use smallvec::{Array, SmallVec};
 
 use super::{
     counter::with_counter,
@@ -89,12 +89,17 @@ impl<M: MachineSource> Engine<M> {
     }
 
     /// See [`InProcess::charge_now`](crate::backend::InProcess::charge_now).
-    pub(crate) fn charge_now(&self, charges: &[Charge<'_>], now: u64, states: &mut TierStates) -> bool {
+    pub(crate) fn charge_now(
+        &self,
+        charges: &[Charge<'_>],
+        now: u64,
+        states: &mut SmallVec<impl Array<Item = TierState>>,
+    ) -> bool {
         self.store.record_time(now);
         if let [charge] = charges
             && let [tier] = charge.tiers()
         {
-            // In one pass, without a list of locks: half the instructions.
+            // In one pass, and without a list of locks.
             let charged = self.source.with_one(tier, now, |machine| {
                 let (key, mut shard) = self.counter(charge, false);
                 let parts = (&self.store, &mut shard, machine, key.tier(tier.salt));

@@ -69,6 +69,14 @@ impl<M: MachineSource> Bench<M> {
         })
     }
 
+    /// Whether a request whose counters exist is charged at once.
+    #[cfg(tower_ratelimit_loom)]
+    fn charge_existing(&self, request: &Descriptor<'_>, now: u64) -> bool {
+        self.with_charges(request, |charges| {
+            self.engine.charge_now(charges, now, &mut Outcome::admitted(Duration::ZERO).tiers)
+        })
+    }
+
     /// The receipt of a request, if it is admitted at once.
     fn take(&self, tenant: &str, cost: u64, now: u64) -> Option<Receipt> {
         self.ask(&Descriptor::new("/").tenant(tenant).cost(cost), now, 0).1

@@ -4,17 +4,14 @@
 //! Invariant: locks are taken in ascending order of their shards, the overflow
 //! shard last. Entries that were reserved are used or released.
 
-use smallvec::SmallVec;
+use smallvec::{Array, SmallVec};
 
 use super::{
     counter::{Entry, with_counter},
     machine_source::Machines,
 };
 use crate::{
-    backend::{
-        outcome::{TierState, TierStates},
-        request::Request,
-    },
+    backend::{outcome::TierState, request::Request},
     fingerprint::Fingerprint,
     policy::{Tier, charge::Charge},
     store::{Guard, Shard, Store},
@@ -44,7 +41,7 @@ impl FoundTier {
     }
 }
 
-pub(super) type FoundTiers = SmallVec<[FoundTier; 2]>;
+pub(super) type FoundTiers = SmallVec<[FoundTier; 4]>;
 
 /// The tiers of all charges, in order, each with its charge.
 pub(super) fn tiers<'c>(charges: &'c [Charge<'c>]) -> impl Iterator<Item = (&'c Charge<'c>, &'c Tier)> {
@@ -99,10 +96,15 @@ impl<'s, M: Machines> Transaction<'s, M> {
         Self { machines, store, shards, overflow: None }
     }
 
-    /// Charges all tiers, if each has a state that admits the cost at `now`; else changes
+    /// Charges all tiers, if each has a state that admits the cost at `now`; else charges
     /// nothing. Adds their status to `states`.
     #[inline]
-    pub(super) fn charge_now(&mut self, charges: &[Charge<'_>], now: u64, states: &mut TierStates) -> bool {
+    pub(super) fn charge_now(
+        &mut self,
+        charges: &[Charge<'_>],
+        now: u64,
+        states: &mut SmallVec<impl Array<Item = TierState>>,
+    ) -> bool {
         let mut found = FoundTiers::new();
         let is_admitted = self.find_all(charges, now, &mut found)
             && found.iter().all(|tier| tier.earliest == Some(now))
@@ -222,7 +224,7 @@ impl<'s, M: Machines> Transaction<'s, M> {
         charges: &[Charge<'_>],
         (now, at): (u64, u64),
         found: &FoundTiers,
-        states: &mut TierStates,
+        states: &mut SmallVec<impl Array<Item = TierState>>,
     ) {
         let machines = self.machines;
         if at > now {
@@ -268,7 +270,13 @@ impl<'s, M: Machines> Transaction<'s, M> {
 
     /// Adds the status of each tier now to `states`.
     #[cold]
-    pub(super) fn read(&mut self, charges: &[Charge<'_>], now: u64, found: &FoundTiers, states: &mut TierStates) {
+    pub(super) fn read(
+        &mut self,
+        charges: &[Charge<'_>],
+        now: u64,
+        found: &FoundTiers,
+        states: &mut SmallVec<impl Array<Item = TierState>>,
+    ) {
         let machines = self.machines;
         for ((charge, tier), found) in tiers(charges).zip(found) {
             let hint = if let Location::At(index) = found.location { index } else { usize::MAX };

@@ -56,7 +56,8 @@ fn two_rules_with_counters_are_charged_together_or_not_at_all() {
     let rule = |id: &str, limit| Rule::new(id).tier(Quota::per_day(limit));
     explore(Policy::new().rule(rule("wide", 5)).rule(rule("narrow", 2)), 10, |bench| {
         assert!(bench.take("acme", 1, NOW).is_some());
-        let admitted = on_threads(&bench, 2, |bench, _| bench.take("acme", 1, NOW).is_some());
+        let request = |bench: &Bench, _| bench.charge_existing(&Descriptor::new("/").tenant("acme"), NOW);
+        let admitted = on_threads(&bench, 2, request);
         assert_eq!(admitted.into_iter().filter(|admitted| *admitted).count(), 1);
         let outcome = bench.ask(&Descriptor::new("/").tenant("acme").cost(0), NOW, 0).0;
         let remaining: Vec<_> = outcome.tiers.iter().map(|tier| tier.remaining).collect();
