@@ -53,16 +53,19 @@ impl Clock for LogClock {
 #[derive(Clone, Debug)]
 pub(super) struct Decider {
     limiter: RateLimiter,
-    /// Whether a request may wait, or be settled by the status of its response.
-    has_more_to_do: bool,
+    /// Whether a request may wait.
+    waits: bool,
+    /// Whether a request may be settled by the status of its response.
+    settles: bool,
 }
 
 impl Decider {
     pub(super) fn new(policy: &Policy, clock: &LogClock) -> Result<Self, String> {
         let mut written = serde_json::to_value(policy).map_err(|error| error.to_string())?;
-        let mut has_more_to_do = false;
+        let (mut waits, mut settles) = (false, false);
         for rule in written["rules"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
-            has_more_to_do |= ["max_wait", "charge_on", "refund_on"].iter().any(|key| rule.contains_key(*key));
+            waits |= rule.contains_key("max_wait");
+            settles |= rule.contains_key("charge_on") || rule.contains_key("refund_on");
             // A layer rejects at once what may not wait, `acquire` only if the rule says so.
             if !rule.contains_key("exempt") {
                 rule.entry("max_wait").or_insert(json!("0s"));
@@ -70,12 +73,16 @@ impl Decider {
         }
         let policy = serde_json::from_value::<Policy>(written).map_err(|error| error.to_string())?;
         let limiter = RateLimiter::builder().policy(policy).clock(clock.clone()).build();
-        Ok(Self { limiter: limiter.map_err(|error| error.to_string())?, has_more_to_do })
+        Ok(Self { limiter: limiter.map_err(|error| error.to_string())?, waits, settles })
     }
 
-    /// The decision, where it needs no more than the request's arrival.
+    /// The decision, where it needs no more than the request's arrival. A request that is
+    /// rejected here was charged nothing, and may still wait.
     pub(super) fn at_once(&self, record: &Record<'_>) -> Option<Decision> {
-        if self.has_more_to_do { None } else { self.limiter.try_check(&record.descriptor()) }
+        if self.settles {
+            return None;
+        }
+        self.limiter.try_check(&record.descriptor()).filter(|decision| decision.is_allowed() || !self.waits)
     }
 
     /// The decision, when the request leaves; `None` where a rejection does not tell more.
