@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::{
     current::PolicySnapshot,
-    lease::Grant,
+    grant::Grant,
     state::RateLimiter,
     wait::{capacity::WaiterGrant, slots::LockedQueue},
 };

@@ -11,7 +11,8 @@ use super::{
     admission::Admission,
     attempt::{Attempt, AttemptOptions, Charges, Purpose},
     current::PolicySnapshot,
-    lease::{Added, Decider, Lease},
+    grant::Decider,
+    lease::{Added, Lease},
 };
 use crate::{
     backend::{Charge, OwnedCharge},

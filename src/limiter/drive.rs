@@ -20,7 +20,8 @@ use tokio::runtime::Handle;
 
 use super::{
     admission::{Admission, Event, Step, counts_from_arrival},
-    lease::{Decider, Grant, Lease},
+    grant::{Decider, Grant},
+    lease::Lease,
     observe,
     shadow::poll_replies,
     wait::{

@@ -17,6 +17,7 @@ use std::{
 use http::StatusCode;
 
 use super::{
+    grant::{Decider, Grant},
     observe,
     state::RateLimiter,
     upstream::{Feedback, Postponement, Times},
@@ -27,32 +28,6 @@ use crate::{
     policy::{CompiledPolicy, CompiledRule, Tier, charge::Charges},
     time::Timestamp,
 };
-
-/// What was charged, and by which limiter, which has to take it back.
-#[derive(Debug)]
-pub(super) struct Grant {
-    pub(super) decider: Decider,
-    pub(super) receipt: Box<Receipt>,
-    /// What the fallback limiter has counted of it, to be warm when the
-    /// backend fails.
-    pub(super) mirror: Option<Box<Receipt>>,
-}
-
-/// Which limiter a receipt belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Decider {
-    Backend,
-    /// The fallback limiter, which decides while the backend fails.
-    Fallback,
-    /// The fallback limiter, which only counts what the backend admits.
-    Mirror,
-}
-
-impl Grant {
-    pub(super) fn new(decider: Decider, receipt: Receipt) -> Self {
-        Self { decider, receipt: Box::new(receipt), mirror: None }
-    }
-}
 
 /// What an admitted request keeps: what it was charged, and its in-flight
 /// units. Can be shared: one party releases it, others may settle even after

@@ -14,6 +14,7 @@ mod drive;
 mod explain;
 mod fallback;
 mod first_requests;
+mod grant;
 mod immediate;
 mod lease;
 mod observe;

@@ -13,7 +13,8 @@ use http::StatusCode;
 use smallvec::SmallVec;
 
 use super::{
-    lease::{Decider, Grant, Lease},
+    grant::{Decider, Grant},
+    lease::Lease,
     state::RateLimiter,
     upstream::Feedback,
 };

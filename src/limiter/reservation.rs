@@ -21,7 +21,8 @@ use smallvec::SmallVec;
 
 use super::{
     attempt::{Attempt, Charges, LockedSlots, longest_wait},
-    lease::{Decider, Grant, Lease},
+    grant::{Decider, Grant},
+    lease::Lease,
     state::RateLimiter,
     upstream::Postponement,
     wait::slots::{Newcomer, SlotEntry, SlotOwner, SlotTime},

@@ -15,7 +15,7 @@ use std::{
 use super::{
     current::Current,
     first_requests::FirstRequests,
-    lease::Grant,
+    grant::Grant,
     observe::{self, BackendMetrics, Gauge},
     upstream::keys::UpstreamKeys,
     wait::{capacity::WaiterLimit, fifo::WaitQueues, slots::SlotQueues},
