@@ -23,6 +23,7 @@
 //! | run it in production: checklist, reload, drain | [`operating`] |
 //! | watch it: metrics, alerts, log events | [`metrics`](mod@metrics) |
 //! | test code that is rate limited | [`testing`] |
+//! | decide what is served first, and shed the rest under overload | [`overload`] |
 //! | find out what is wrong | [`troubleshooting`] |
 //! | look up a warning code, `RL001` and others | [`codes`] |
 //! | move from another rate limiter | [`migrating`] |
@@ -56,6 +57,7 @@ pages! {
     feedback "../docs/feedback.md"
     layers "../docs/layers.md"
     grpc "../docs/grpc.md"
+    overload "../docs/overload.md"
     operating "../docs/operating.md"
     metrics "../docs/metrics.md"
     testing "../docs/testing.md"

@@ -88,6 +88,7 @@ pub mod limiter;
 pub mod middleware;
 mod names;
 mod observe;
+pub mod overload;
 pub mod policy;
 #[cfg(feature = "watch")]
 pub mod policy_source;
@@ -106,10 +107,10 @@ pub use self::retry::RetryPolicy;
 pub use self::{
     backoff::Backoff,
     decision::{RateLimited, RateLimitedKind, TierStatus, Verdict},
-    descriptor::{Descriptor, MissingTenant},
+    descriptor::{Descriptor, MissingTenant, Priority},
     error::{BackendError, ConfigError},
     headers::Headers,
-    http::{RequestHead, cost, tenant},
+    http::{RequestHead, cost, priority, tenant},
     limiter::{AdaptiveRateStatus, Permit, RateLimiter},
     middleware::ChargeHandle,
     names::UnknownName,

@@ -322,6 +322,24 @@ impl Quota {
         self.algorithm
     }
 
+    /// Without a part of what it holds, in billionths, rounded up: for those to whom the part
+    /// is not reserved. The rate of a bucket stays.
+    pub(crate) fn without(mut self, reserved: u32) -> Self {
+        let capacity = self.capacity();
+        let reserved = (u128::from(capacity) * u128::from(reserved)).div_ceil(1_000_000_000);
+        let kept = u64::try_from(reserved).map_or(0, |reserved| capacity.saturating_sub(reserved));
+        if kept == capacity {
+            return self;
+        }
+        match self.algorithm.has_burst() && kept > 0 {
+            true => self.burst(kept),
+            false => {
+                self.limit = kept;
+                self
+            }
+        }
+    }
+
     /// A part of the quota, for a fallback limiter: the limit and the burst are
     /// rounded down, but to at least 1 unless they were 0.
     pub(crate) fn scaled(mut self, share: f64) -> Self {

@@ -26,9 +26,9 @@ use self::{
 const LAYERS: [&[&str]; 12] = [
     &["names"],
     &["time", "quota", "error"],
-    &["observe", "decision", "descriptor", "jitter"],
-    &["fingerprint"],
-    &["algorithm", "headers"],
+    &["decision", "descriptor", "jitter"],
+    &["observe", "fingerprint"],
+    &["algorithm", "headers", "overload"],
     &["store", "policy"],
     &["backend"],
     &["limiter"],

@@ -15,6 +15,8 @@ mod oracle;
 mod rates;
 #[path = "model/reload.rs"]
 mod reload;
+#[path = "model/reserves.rs"]
+mod reserves;
 #[path = "model/schedule.rs"]
 mod schedule;
 #[path = "model/several.rs"]

@@ -61,6 +61,8 @@ mod nested;
 mod permissions;
 #[path = "redis/promises.rs"]
 mod promises;
+#[path = "redis/reserves.rs"]
+mod reserves;
 #[path = "redis/runtime.rs"]
 mod runtime;
 #[path = "redis/schedule.rs"]

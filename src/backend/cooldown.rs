@@ -19,6 +19,7 @@ use crate::{descriptor::TenantId, policy::charge::Charge};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[doc(hidden)]
 pub struct CooldownNotice<'a> {
     /// The rule's id.
     pub rule: &'a str,

@@ -266,7 +266,7 @@ pub enum Verdict {
 /// | kind | HTTP | gRPC |
 /// |---|---|---|
 /// | `QuotaExceeded`, `Concurrency`, `Cooldown`, `QueueFull`, `NeverFits` | 429 | `RESOURCE_EXHAUSTED` |
-/// | `BackendUnavailable`, `BackingOff` | 503 | `UNAVAILABLE` |
+/// | `BackendUnavailable`, `BackingOff`, `Overloaded` | 503 | `UNAVAILABLE` |
 /// | `MissingTenant` | 401 | `UNAUTHENTICATED` |
 /// | `AmbiguousTenant` | 400 | `INVALID_ARGUMENT` |
 /// | `InvalidTiers`, `NoRuntime`, `Misconfigured` | 500 | `INTERNAL` |
@@ -296,6 +296,9 @@ pub enum RateLimitedKind {
     /// The request's target failed recently and is backed off from: see
     /// [`Backoff`](crate::Backoff).
     BackingOff,
+    /// The process is overloaded, and sheds requests of this priority: see
+    /// [`overload`](crate::overload).
+    Overloaded,
     /// The request can never be admitted: its cost is above a quota's capacity,
     /// or the limit is 0.
     NeverFits,
@@ -326,7 +329,7 @@ impl RateLimitedKind {
             Self::QuotaExceeded | Self::Concurrency | Self::Cooldown | Self::QueueFull | Self::NeverFits => {
                 StatusCode::TOO_MANY_REQUESTS
             }
-            Self::BackendUnavailable | Self::BackingOff => StatusCode::SERVICE_UNAVAILABLE,
+            Self::BackendUnavailable | Self::BackingOff | Self::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
             Self::MissingTenant => StatusCode::UNAUTHORIZED,
             Self::AmbiguousTenant => StatusCode::BAD_REQUEST,
             Self::InvalidTiers | Self::NoRuntime | Self::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,

@@ -115,6 +115,7 @@ impl fmt::Display for RateLimited {
             RateLimitedKind::Cooldown => "the upstream asked for a pause",
             RateLimitedKind::QueueFull => "too many requests wait for the rate limit",
             RateLimitedKind::BackingOff => "backing off after a failure",
+            RateLimitedKind::Overloaded => "the server is overloaded",
             RateLimitedKind::NeverFits => "the request can never pass the rate limit",
             RateLimitedKind::MissingTenant => "no tenant to limit the request by",
             RateLimitedKind::AmbiguousTenant => "more than one tenant to limit the request by",

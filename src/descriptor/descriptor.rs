@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::{
     grpc,
+    priority::Priority,
     tenant::{TenantId, TenantLimits, TenantRef},
 };
 
@@ -76,6 +77,7 @@ pub struct Descriptor<'a> {
     /// have none.
     keys: Option<Arc<Vec<NamedKey<'a>>>>,
     pub(crate) cost: u64,
+    pub(crate) priority: Option<Priority>,
     pub(crate) missing_tenant: MissingTenant,
     /// What happens if a key is missing, where the caller says so.
     pub(crate) missing_key: Option<MissingTenant>,
@@ -102,6 +104,7 @@ impl<'a> Descriptor<'a> {
             rule: None,
             keys: None,
             cost: 1,
+            priority: None,
             missing_tenant: MissingTenant::Anonymous,
             missing_key: None,
             ambiguous_tenant: false,
@@ -184,6 +187,13 @@ impl<'a> Descriptor<'a> {
         self
     }
 
+    /// How much the request matters. It takes precedence over the tenant's and the
+    /// plan's; [`Priority::Normal`] if none says.
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.priority = Some(priority);
+        self
+    }
+
     /// What happens if no tenant is given, or not a key by which a rule counts that does
     /// not [choose itself](crate::Rule::on_missing_key).
     pub fn on_missing_tenant(mut self, choice: MissingTenant) -> Self {
@@ -233,6 +243,11 @@ impl<'a> Descriptor<'a> {
     pub(crate) fn whole_key(&self, name: &str) -> Option<TenantId<'_>> {
         let (_, key) = self.keys.iter().flat_map(|keys| &**keys).find(|(own, _)| *own == name)?;
         key.as_ref().map(TenantRef::whole_id)
+    }
+
+    /// The priority that the request or its tenant states.
+    pub(crate) fn stated_priority(&self) -> Option<Priority> {
+        self.priority.or_else(|| self.tenant.as_ref()?.stated_priority())
     }
 
     pub(crate) fn plan_name(&self) -> Option<&str> {

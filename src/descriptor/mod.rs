@@ -8,10 +8,12 @@
 #[allow(clippy::module_inception, reason = "the file of the type that the module is named for")]
 mod descriptor;
 pub(crate) mod grpc;
+mod priority;
 mod tenant;
 
 pub(crate) use self::descriptor::Key;
 pub use self::{
     descriptor::{Deadline, Descriptor, MissingTenant},
+    priority::Priority,
     tenant::{Tenant, TenantId, TenantRef},
 };

@@ -3,7 +3,7 @@
 //!
 //! It extracts no tenant from a request, and validates no limits: the policy
 //! does. The invariant: a name and an address are never equal, whatever the name
-//! says; equality and hash of a [`TenantRef`] depend on id, plan and limits, not on what
+//! says; equality and hash of a [`TenantRef`] depend on id, plan, priority and limits, not on what
 //! holds them.
 
 use std::{
@@ -14,6 +14,7 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
+use super::priority::Priority;
 use crate::quota::Quota;
 
 /// The tenant that a request is counted for, and its plan. The layer finds a
@@ -34,6 +35,7 @@ use crate::quota::Quota;
 pub struct Tenant {
     id: Id,
     plan: Option<Arc<str>>,
+    priority: Option<Priority>,
     /// Few tenants carry any.
     limits: Option<Arc<TenantLimits>>,
 }
@@ -142,17 +144,23 @@ impl TenantLimits {
 impl Tenant {
     /// A tenant identified by its name.
     pub fn new(name: impl Into<Arc<str>>) -> Self {
-        Self { id: Id::Name(name.into()), plan: None, limits: None }
+        Self { id: Id::Name(name.into()), plan: None, priority: None, limits: None }
     }
 
     /// A tenant identified by its address, which is not cut to a prefix.
     pub fn address(address: IpAddr) -> Self {
-        Self { id: Id::Address(address.into()), plan: None, limits: None }
+        Self { id: Id::Address(address.into()), plan: None, priority: None, limits: None }
     }
 
     /// The plan, which selects the quotas of rules that have quotas for it.
     pub fn plan(mut self, plan: impl Into<Arc<str>>) -> Self {
         self.plan = Some(plan.into());
+        self
+    }
+
+    /// How much the tenant's requests matter, unless they say so themselves.
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.priority = Some(priority);
         self
     }
 
@@ -319,7 +327,9 @@ impl<'a> TenantRef<'a> {
     pub fn into_owned(self) -> Tenant {
         let mut tenant = match &self.source {
             NameSource::Name(name) => Tenant::new(*name),
-            NameSource::Address(address) => Tenant { id: Id::Address(*address), plan: None, limits: None },
+            NameSource::Address(address) => {
+                Tenant { id: Id::Address(*address), plan: None, priority: None, limits: None }
+            }
             NameSource::Tenant(tenant) => (*tenant).clone(),
             NameSource::Owned(tenant) => (**tenant).clone(),
         };
@@ -327,6 +337,11 @@ impl<'a> TenantRef<'a> {
             tenant.plan = Some(plan.into());
         }
         tenant
+    }
+
+    /// How much the tenant's requests matter: see [`Tenant::priority`].
+    pub fn priority(self, priority: Priority) -> Self {
+        self.into_owned().priority(priority).into()
     }
 
     /// The tenant's own tiers: see [`Tenant::tiers`].
@@ -347,6 +362,10 @@ impl<'a> TenantRef<'a> {
         self.plan.or_else(|| self.tenant()?.plan.as_deref())
     }
 
+    pub(super) fn stated_priority(&self) -> Option<Priority> {
+        self.tenant()?.priority
+    }
+
     fn tenant(&self) -> Option<&Tenant> {
         match &self.source {
             NameSource::Tenant(tenant) => Some(tenant),
@@ -356,8 +375,8 @@ impl<'a> TenantRef<'a> {
     }
 
     /// What identity depends on.
-    fn parts(&self) -> (TenantId<'_>, Option<&str>, Option<&TenantLimits>) {
-        (self.id(), self.plan_name(), self.limits())
+    fn parts(&self) -> (TenantId<'_>, Option<&str>, Option<Priority>, Option<&TenantLimits>) {
+        (self.id(), self.plan_name(), self.stated_priority(), self.limits())
     }
 }
 

@@ -31,6 +31,7 @@ use super::{RequestHead, request_head::header_name};
 /// }
 /// # assert_eq!(Writes.cost(&RequestHead::new(&http::Request::put("/").body(()).unwrap())), 5);
 /// ```
+#[doc(hidden)]
 pub trait CostExtractor: Send + Sync + 'static {
     /// The cost; 0 charges nothing.
     fn cost(&self, request: &RequestHead<'_>) -> u64;

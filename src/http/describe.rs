@@ -6,7 +6,7 @@
 use std::{any::Any, fmt, sync::Arc};
 
 use http::{
-    Method, Request, Version,
+    HeaderValue, Method, Request, Version,
     header::{ACCESS_CONTROL_REQUEST_METHOD, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING},
 };
 
@@ -14,10 +14,11 @@ use super::{
     RequestHead, TenantExtractor,
     checks::{Checks, Chosen, SeenBy, Setup},
     cost::CostExtractor,
+    priority::PriorityExtractor,
     tenant::{UpstreamHost, peer_ip},
 };
 use crate::{
-    descriptor::{Descriptor, MissingTenant},
+    descriptor::{Descriptor, MissingTenant, Priority},
     limiter::RateLimiter,
 };
 
@@ -39,6 +40,7 @@ pub struct Http {
     /// `None`: on, except on tonic's server.
     exempt_preflight: Option<bool>,
     cost: Option<Arc<dyn CostExtractor>>,
+    priority: Option<Arc<dyn PriorityExtractor>>,
     skip: Option<Arc<dyn Skip>>,
     keys: Vec<(Arc<str>, Arc<dyn TenantExtractor>)>,
     side: Side,
@@ -79,6 +81,7 @@ impl Http {
             missing_tenant: MissingTenant::default(),
             exempt_preflight,
             cost: None,
+            priority: None,
             skip: None,
             keys: Vec::new(),
             side,
@@ -121,7 +124,7 @@ impl Http {
         rule: Option<&str>,
     ) -> bool {
         let head = RequestHead::new(request);
-        let mut descriptor = self.describe_head(&head, || may_have_content(request));
+        let mut descriptor = self.identify(&head, || may_have_content(request));
         descriptor.rule = rule;
         let setup = Setup {
             rule,
@@ -156,6 +159,23 @@ impl Http {
         self
     }
 
+    /// How much a request matters; what its tenant or its plan says by default.
+    pub fn priority(mut self, extractor: impl PriorityExtractor) -> Self {
+        self.priority = Some(Arc::new(extractor));
+        self
+    }
+
+    /// On a client, lets the upstream know the priority of the request's extensions.
+    pub(crate) fn pass_priority_on<B>(&self, request: &mut Request<B>) {
+        if let Some(name) = self.priority.as_ref().and_then(|extractor| extractor.header())
+            && self.side == Side::Client
+            && let Some(priority) = request.extensions().get::<Priority>().copied()
+        {
+            let value = HeaderValue::from_static(priority.as_str());
+            request.headers_mut().entry(name).or_insert(value);
+        }
+    }
+
     /// Exempts the requests for which `skip` is true: see
     /// [`RateLimitLayer::skip`](crate::RateLimitLayer::skip).
     pub fn skip(mut self, skip: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static) -> Self {
@@ -169,6 +189,19 @@ impl Http {
         head: &RequestHead<'r>,
         has_content: impl FnOnce() -> bool,
     ) -> Descriptor<'r> {
+        let mut descriptor = self.identify(head, has_content);
+        if descriptor.exempt {
+            return descriptor;
+        }
+        if let Some(extractor) = &self.cost {
+            descriptor.cost = extractor.cost(head);
+        }
+        descriptor.priority = self.priority.as_ref().and_then(|extractor| extractor.priority(head));
+        descriptor
+    }
+
+    /// Where the request is sent, and whose it is.
+    fn identify<'r>(&'r self, head: &RequestHead<'r>, has_content: impl FnOnce() -> bool) -> Descriptor<'r> {
         let mut descriptor = Descriptor::new(self.path(head)).method(head.method().as_str());
         descriptor.route = self.route(head);
         descriptor.extensions = Some(head.extensions());
@@ -182,9 +215,6 @@ impl Http {
         }
         descriptor.tenant = self.tenant.extract(head);
         descriptor.ambiguous_tenant = descriptor.tenant.is_none() && self.tenant.is_ambiguous(head);
-        if let Some(extractor) = &self.cost {
-            descriptor.cost = extractor.cost(head);
-        }
         for (name, extractor) in &self.keys {
             let key = extractor.extract(head);
             if key.is_some() || extractor.is_ambiguous(head) {

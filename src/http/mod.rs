@@ -20,6 +20,9 @@
 //! 5. **The cost** is 1, unless the layer's
 //!    [`cost`](crate::RateLimitLayer::cost) says otherwise.
 //!    [`ChargeHandle`](crate::ChargeHandle) settles the actual cost afterwards.
+//!    How much it matters is [`Priority::Normal`](crate::Priority::Normal), unless its
+//!    [`priority`](crate::RateLimitLayer::priority), its tenant or its plan says
+//!    otherwise.
 //! 6. **A rejection** is a response: 429, or 503 if the backend failed and the
 //!    rule fails closed, 401 if a required tenant is missing, or 400 if it is
 //!    ambiguous. It has problem details (RFC 9457), must not be stored (RFC
@@ -44,6 +47,7 @@ pub mod cost;
 mod describe;
 mod forwarded;
 pub(crate) mod grpc;
+pub mod priority;
 pub(crate) mod problem;
 mod protocol;
 mod request_head;

@@ -157,6 +157,7 @@ pub(super) fn detail(kind: RateLimitedKind) -> &'static str {
         RateLimitedKind::QueueFull => "Too many requests are waiting already.",
         RateLimitedKind::NeverFits => "The quota can never hold this request.",
         RateLimitedKind::BackingOff => "It has failed recently.",
+        RateLimitedKind::Overloaded => "The server is overloaded.",
         RateLimitedKind::BackendUnavailable => "The rate limit could not be decided.",
         RateLimitedKind::MissingTenant => "The request does not identify its tenant.",
         RateLimitedKind::AmbiguousTenant => "The request names more than one tenant.",

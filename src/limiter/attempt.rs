@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use super::{
     current::PolicySnapshot,
     grant::Grant,
+    observe::RuleAndPriority,
     state::RateLimiter,
     wait::{capacity::WaiterGrant, slots::LockedQueue},
 };
@@ -20,7 +21,7 @@ use crate::{
     backend::{Caller, Charge, Request},
     descriptor::Descriptor,
     fingerprint::Fingerprint,
-    policy::{CompiledPolicy, CompiledRule},
+    policy::CompiledPolicy,
     time::{Timestamp, nanos},
 };
 
@@ -197,8 +198,9 @@ impl Caller for Attempt<'_> {
     }
 }
 
-pub(super) fn rules<'a>(charges: &[Charge<'a>]) -> impl Iterator<Item = &'a CompiledRule> + Clone {
-    charges.iter().map(|charge| charge.rule)
+/// The rules of charges, and how much the request matters under each.
+pub(super) fn rules<'a>(charges: &[Charge<'a>]) -> impl Iterator<Item = RuleAndPriority<'a>> + Clone {
+    charges.iter().map(|charge| (charge.rule, charge.priority))
 }
 
 /// The longest wait in nanoseconds that any of the charges could be granted.

@@ -101,6 +101,7 @@ impl RateLimiterBuilder {
             queues: Arc::default(),
             slots: SlotQueues::default(),
             cooldowns: UpstreamKeys::default(),
+            shedder: OnceLock::new(),
             permits: Gauge::new("rate_limiting.active_permits"),
             backend_metrics: BackendMetrics::default(),
             ignored_levels: Once::new(),

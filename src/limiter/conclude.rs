@@ -7,7 +7,7 @@ use super::{
     current::PolicySnapshot,
     grant::{Decider, Grant},
     lease::Lease,
-    observe,
+    observe::{self, RuleAndPriority},
     queue::{longest_in_queue, rate_queues},
     reservation::Reservation,
     state::RateLimiter,
@@ -225,7 +225,7 @@ impl Attempt<'_> {
     /// Counts and reports a decision, unless it is a peek.
     pub(super) fn record<'r>(
         &self,
-        rules: impl IntoIterator<Item = &'r CompiledRule> + Clone,
+        rules: impl IntoIterator<Item = RuleAndPriority<'r>> + Clone,
         result: RequestResult,
         decision: &Decision,
     ) {

@@ -23,8 +23,8 @@ use super::{
 use crate::{
     backend::{Charge, Decide, Outcome, OutcomeKind},
     decision::{Decision, RateLimitedKind},
-    descriptor::Descriptor,
-    observe::RequestResult,
+    descriptor::{Descriptor, TenantRef},
+    observe::{RequestResult, count_shed},
     policy::{Resolved, Unidentified},
     time::{Timestamp, nanos},
 };
@@ -100,7 +100,12 @@ impl RateLimiter {
         if self.inner.first_requests.are_open() && !options.peeks() && !descriptor.exempt {
             self.inner.first_requests.look(snapshot.policy, descriptor);
         }
-        let immediate = Immediate { limiter: self, snapshot, now: self.inner.clock.now(), options: &options };
+        let now = self.inner.clock.now();
+        let sheds = snapshot.policy.policy.overload.is_some() && !options.peeks();
+        if sheds && self.sheds(snapshot, descriptor, now, decision) {
+            return Decided::Now;
+        }
+        let immediate = Immediate { limiter: self, snapshot, now, options: &options };
         let mut is_possible = immediate.is_possible();
         if is_possible && let Some(charge) = snapshot.policy.resolve_uniform(descriptor) {
             if let Some(decided) = immediate.allow(slice::from_ref(&charge), decision) {
@@ -154,12 +159,35 @@ impl RateLimiter {
             attempt.start(decision)
         })
     }
+
+    /// Whether the request is shed, before any rule: the process is overloaded.
+    fn sheds(
+        &self,
+        snapshot: PolicySnapshot<'_>,
+        descriptor: &Descriptor<'_>,
+        now: Timestamp,
+        decision: &mut Decision,
+    ) -> bool {
+        let policy = snapshot.policy;
+        let Some(overload) = policy.policy.overload.as_ref().filter(|_| !descriptor.exempt) else { return false };
+        let priority = policy.priority(descriptor);
+        let tenant = descriptor.tenant.as_ref().map(TenantRef::id);
+        let shedder = self.inner.shedder.get_or_init(Box::default);
+        let Some(retry_after) = shedder.shed(overload, priority, tenant, now) else { return false };
+        if policy.exempts(descriptor) {
+            return false;
+        }
+        decision.reject(RateLimitedKind::Overloaded, now, Some(retry_after));
+        snapshot.counters.count(RequestResult::Shed);
+        count_shed(priority.as_str());
+        true
+    }
 }
 
 #[cold]
 fn reject_unidentified(
     snapshot: PolicySnapshot<'_>,
-    Unidentified { rule, kind, error }: Unidentified<'_>,
+    Unidentified { rule, kind, priority, error }: Unidentified<'_>,
     now: Timestamp,
     options: AttemptOptions,
     decision: &mut Decision,
@@ -171,7 +199,7 @@ fn reject_unidentified(
     if let Some(error) = error {
         observe::invalid_tiers(rule, error, now);
     }
-    observe::record(snapshot.counters, Some(rule), RequestResult::Rejected, decision, now);
+    observe::record(snapshot.counters, Some((rule, priority)), RequestResult::Rejected, decision, now);
 }
 
 impl Attempt<'_> {

@@ -22,7 +22,7 @@ use super::{
     admission::{Admission, Event, Step, counts_from_arrival},
     grant::{Decider, Grant},
     lease::Lease,
-    observe,
+    observe::{self, RuleAndPriority},
     shadow::poll_replies,
     wait::{
         fifo::QueueEntry,
@@ -34,7 +34,6 @@ use crate::{
     decision::{Decision, RateLimitedKind},
     error::{BackendError, BackendErrorKind},
     observe::RequestResult,
-    policy::CompiledRule,
     time::{Timestamp, nanos},
 };
 
@@ -171,7 +170,7 @@ impl Admission {
         let retry_after = nanos(at.saturating_since(now));
         decision.reject(RateLimitedKind::QueueFull, now, Some(retry_after));
         self.limiter.inner.current.with(|snapshot| {
-            observe::record(snapshot.counters, None::<&CompiledRule>, RequestResult::Rejected, decision, now);
+            observe::record(snapshot.counters, None::<RuleAndPriority<'_>>, RequestResult::Rejected, decision, now);
         });
         self.take_step(Step::Done(None));
     }

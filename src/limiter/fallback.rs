@@ -35,7 +35,7 @@ pub(super) fn fall_back(attempt: &mut Attempt<'_>, error: BackendError, decision
         limiter.inner.backend_metrics.failed(rules(charges), &error, now);
     }
     let kind = error.kind();
-    let rules_that_fail = |mode| rules(charges).filter(move |rule| rule.failure_mode(kind) == mode);
+    let rules_that_fail = |mode| rules(charges).filter(move |(rule, _)| rule.failure_mode(kind) == mode);
     if rules_that_fail(FailureMode::Closed).next().is_some() {
         decision.reject(RateLimitedKind::BackendUnavailable, now, None);
         decision.set_error(error);

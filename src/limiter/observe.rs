@@ -22,11 +22,15 @@ use crate::error::BackendErrorKind;
 use crate::{
     backend::Charge,
     decision::Decision,
+    descriptor::Priority,
     error::{BackendError, ConfigError},
     observe::{Mistake, Reported, RequestResult},
     policy::{CompiledRule, Policy},
     time::Timestamp,
 };
+
+/// A rule that a request is counted for, and how much the request matters under it.
+pub(super) type RuleAndPriority<'a> = (&'a CompiledRule, Priority);
 
 /// Whether [`record`] reads the decision.
 pub(super) const LOOKS: bool = cfg!(any(feature = "tracing", feature = "metrics"));
@@ -35,7 +39,7 @@ pub(super) const LOOKS: bool = cfg!(any(feature = "tracing", feature = "metrics"
 #[inline]
 pub(super) fn record<'a>(
     counters: &Counters,
-    rules: impl IntoIterator<Item = &'a CompiledRule> + Clone,
+    rules: impl IntoIterator<Item = RuleAndPriority<'a>> + Clone,
     result: RequestResult,
     decision: &Decision,
     now: Timestamp,
@@ -43,11 +47,11 @@ pub(super) fn record<'a>(
     counters.count(result);
     #[cfg(feature = "metrics")]
     {
-        for rule in rules.clone() {
+        for (rule, priority) in rules.clone() {
             // A rejection counts only for the rules that rejected.
             let own = result != RequestResult::Rejected || decision.tiers().is_empty() || violates(decision, rule);
             if own {
-                rule.reports.counters.count(rule.id, result);
+                rule.reports.counters.count(rule.id, result, priority);
             }
         }
     }
@@ -60,7 +64,8 @@ pub(super) fn record<'a>(
             "rate limit decided"
         );
         if result == RequestResult::Rejected
-            && let Some(rule) = rules.into_iter().find(|rule| decision.tiers().is_empty() || violates(decision, rule))
+            && let Some((rule, _)) =
+                rules.into_iter().find(|(rule, _)| decision.tiers().is_empty() || violates(decision, rule))
             && let Some(suppressed) = rule.reports.rejections.allow(now)
         {
             tracing::warn!(
@@ -133,7 +138,7 @@ pub(super) fn shadow(
     let result = if is_allowed { RequestResult::ShadowAllowed } else { RequestResult::ShadowRejected };
     counters.count(result);
     #[cfg(feature = "metrics")]
-    rule.reports.counters.count(rule.id, result);
+    rule.reports.counters.count(rule.id, result, charge.priority);
     #[cfg(feature = "tracing")]
     if !is_allowed && let Some(suppressed) = rule.reports.rejections.allow(now) {
         let tenant = charge.tenant().map(tracing::field::debug);
@@ -154,9 +159,9 @@ pub(super) fn waited(time: Duration) {
 
 /// Counts a request for these rules too, which did not decide it.
 #[inline]
-pub(super) fn record_also<'a>(rules: impl IntoIterator<Item = &'a CompiledRule>, result: RequestResult) {
+pub(super) fn record_also<'a>(rules: impl IntoIterator<Item = RuleAndPriority<'a>>, result: RequestResult) {
     #[cfg(feature = "metrics")]
-    rules.into_iter().for_each(|rule| rule.reports.counters.count(rule.id, result));
+    rules.into_iter().for_each(|(rule, priority)| rule.reports.counters.count(rule.id, result, priority));
 }
 
 /// A number of this limiter, and its share of a gauge of the process. The gauge
@@ -235,7 +240,7 @@ impl BackendMetrics {
     /// of the rule's rejections, of which there may be many.
     pub(super) fn failed<'a>(
         &self,
-        rules: impl IntoIterator<Item = &'a CompiledRule>,
+        rules: impl IntoIterator<Item = RuleAndPriority<'a>>,
         error: &BackendError,
         now: Timestamp,
     ) {
@@ -247,7 +252,7 @@ impl BackendMetrics {
             counter.increment(1);
         }
         #[cfg(feature = "tracing")]
-        for rule in rules {
+        for (rule, _) in rules {
             if let Some(suppressed) = rule.reports.failures.allow(now) {
                 let fails = rule.failure_mode(error.kind()).as_str();
                 let kind = error.kind().as_str();

@@ -1,8 +1,8 @@
 //! Which wait queue a request belongs in, and which requests are ahead of it.
 //! Decides nothing and charges nothing.
 //!
-//! Invariant: no request overtakes another that waits in the queue of one of
-//! its keys, even if a unit is free. A request in a queue holds no unit of any
+//! Invariant: no request overtakes another of its priority, or of a higher one, that waits
+//! in the queue of one of its keys, even if a unit is free. A request in a queue holds no unit of any
 //! other key, so requests cannot wait for each other in a circle.
 
 use std::{slice, time::Duration};
@@ -10,10 +10,11 @@ use std::{slice, time::Duration};
 use super::{
     attempt::{Attempt, longest_wait},
     state::RateLimiter,
-    wait::fifo::NOT_QUEUED,
+    wait::fifo::not_queued,
 };
 use crate::{
     backend::{Charge, Decide, Outcome, OutcomeKind, Receipt},
+    descriptor::Priority,
     fingerprint::Fingerprint,
     time::nanos,
 };
@@ -60,6 +61,11 @@ pub(super) fn longest_in_queue(charges: &[Charge<'_>], key: Fingerprint, max_wai
     rule.or_else(|| charges.iter().map(|charge| charge.max_wait).min()).unwrap_or(0).min(nanos(max_wait))
 }
 
+/// How much a request matters: the most that any of its rules says.
+pub(super) fn priority(charges: &[Charge<'_>]) -> Priority {
+    charges.iter().map(|charge| charge.priority).max().unwrap_or_default()
+}
+
 impl RateLimiter {
     /// A key of the request in whose queue another request is ahead.
     pub(super) fn blocked(&self, attempt: &Attempt<'_>) -> Option<Fingerprint> {
@@ -67,7 +73,7 @@ impl RateLimiter {
         if queues.are_empty() {
             return None;
         }
-        let number = attempt.queued.map_or(NOT_QUEUED, |(_, number)| number);
+        let number = attempt.queued.map_or_else(|| not_queued(priority(attempt.enforced)), |(_, number)| number);
         let is_ahead = |key: &Fingerprint| queues.has_before(*key, number);
         let charges = attempt.enforced;
         let mut keys = charges.iter().flat_map(in_flight).chain(rate_queues(charges)).map(|[own, _]| own);

@@ -24,6 +24,7 @@ use crate::{
     backend::{Backend, Engine, Extension, FullQuota, InProcess, MAX_KEYS},
     descriptor::Descriptor,
     observe::log_ignored_level,
+    overload::Shedder,
     policy::{CompiledPolicy, CompiledRule, Consistency, Rule},
     time::{Clock, SystemClock, Timestamp},
 };
@@ -64,6 +65,8 @@ pub(super) struct Inner {
     pub(super) queues: Arc<WaitQueues>,
     pub(super) slots: SlotQueues<Grant>,
     pub(super) cooldowns: UpstreamKeys,
+    /// What is shed while the process is overloaded, if a policy says when that is.
+    pub(super) shedder: OnceLock<Box<Shedder>>,
     /// The requests that keep a lease.
     pub(super) permits: Gauge,
     pub(super) backend_metrics: BackendMetrics,

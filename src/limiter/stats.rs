@@ -62,6 +62,9 @@ pub struct Stats {
     /// Requests that the fallback limiter admitted while the backend failed.
     /// Those that it rejected are counted in `rejected`.
     pub failed_local: u64,
+    /// Requests that were rejected before any rule, since the process was
+    /// [overloaded](crate::overload).
+    pub shed: u64,
     /// Requests that are waiting.
     pub waiting: usize,
     /// Admitted requests that keep a lease: [`Permit`](crate::Permit)s, and
@@ -88,6 +91,7 @@ impl Stats {
             failed_open: count(RequestResult::FailedOpen),
             failed_closed: count(RequestResult::FailedClosed),
             failed_local: count(RequestResult::FailedLocal),
+            shed: count(RequestResult::Shed),
             backend,
             ..Self::default()
         }

@@ -72,6 +72,7 @@ impl<B: 'static> Describe<http::Request<B>> for Http {
     }
 
     fn inspect(&self, request: &mut http::Request<B>, limiter: &RateLimiter, rule: Option<&str>) -> bool {
+        self.pass_priority_on(request);
         self.checks_are_open() && self.check(request, limiter, rule)
     }
 }

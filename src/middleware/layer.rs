@@ -14,7 +14,7 @@ use super::{
 use crate::{
     descriptor::{Descriptor, MissingTenant},
     headers::Headers,
-    http::{Http, RequestHead, TenantExtractor, cost::CostExtractor},
+    http::{Http, RequestHead, TenantExtractor, cost::CostExtractor, priority::PriorityExtractor},
     limiter::RateLimiter,
 };
 
@@ -317,6 +317,14 @@ impl<A> RateLimitLayer<Http, A> {
     /// [function](crate::cost::from_fn). 1 by default.
     pub fn cost(mut self, extractor: impl CostExtractor) -> Self {
         self.describe = self.describe.cost(extractor);
+        self
+    }
+
+    /// How much a request matters: the name in a [header](crate::priority::header), an
+    /// [extension](crate::priority::extension), or the result of a
+    /// [function](crate::priority::from_fn). By default its tenant says, or its plan.
+    pub fn priority(mut self, extractor: impl PriorityExtractor) -> Self {
+        self.describe = self.describe.priority(extractor);
         self
     }
 

@@ -9,6 +9,8 @@ use std::sync::OnceLock;
 use super::facade::metrics;
 #[cfg(feature = "tracing")]
 use super::log_limiter::LogLimiter;
+#[cfg(feature = "metrics")]
+use crate::descriptor::Priority;
 
 /// How a request was decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,10 +23,11 @@ pub(crate) enum RequestResult {
     FailedOpen,
     FailedClosed,
     FailedLocal,
+    Shed,
 }
 
 impl RequestResult {
-    pub(crate) const COUNT: usize = 8;
+    pub(crate) const COUNT: usize = 9;
 
     /// The label of a counter.
     #[cfg(any(feature = "metrics", feature = "tracing"))]
@@ -38,6 +41,7 @@ impl RequestResult {
             Self::FailedOpen => "failed_open",
             Self::FailedClosed => "failed_closed",
             Self::FailedLocal => "failed_local",
+            Self::Shed => "shed",
         }
     }
 }
@@ -60,13 +64,14 @@ pub(crate) struct RuleReports {
 /// The metrics of one rule's requests.
 #[cfg(feature = "metrics")]
 #[derive(Debug, Default)]
-pub(crate) struct RuleCounters([OnceLock<metrics::Counter>; RequestResult::COUNT]);
+pub(crate) struct RuleCounters([[OnceLock<metrics::Counter>; RequestResult::COUNT]; Priority::ALL.len()]);
 
 #[cfg(feature = "metrics")]
 impl RuleCounters {
-    pub(crate) fn count(&self, rule: &'static str, result: RequestResult) {
-        let counter = self.0[result as usize]
-            .get_or_init(|| metrics::counter!("rate_limiting.requests", "rule" => rule, "result" => result.as_str()));
+    pub(crate) fn count(&self, rule: &'static str, result: RequestResult, priority: Priority) {
+        let labels = || [("rule", rule), ("result", result.as_str()), ("priority", priority.as_str())];
+        let counter = self.0[priority as usize][result as usize]
+            .get_or_init(|| metrics::counter!("rate_limiting.requests", &labels()));
         counter.increment(1);
     }
 }

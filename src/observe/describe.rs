@@ -6,12 +6,14 @@
 use metrics::Unit;
 
 /// They all count something.
-const COUNTERS: [(&str, &str); 10] = [
-    ("rate_limiting.requests", "Requests by rule and result."),
+const COUNTERS: [(&str, &str); 12] = [
+    ("rate_limiting.requests", "Requests by rule, result and priority."),
     ("rate_limiting.upstream_cooldowns", "Cooldowns that upstreams asked for, by rule."),
     ("rate_limiting.adaptive.rejections", "Rejections reported to an adaptive rate, by rule."),
     ("rate_limiting.policy.reloads", "Answers of policy sources, by result."),
     ("rate_limiting.mistakes", "Mistakes in the set-up, by code."),
+    ("rate_limiting.overload.shed", "Requests that were shed under overload, by priority."),
+    ("rate_limiting.priority.unknown", "Priorities of an unknown name, which count as normal."),
     ("rate_limiting.backend.errors", "Requests whose backend call failed, by kind of error."),
     ("rate_limiting.backend.transitions", "Transitions of the circuit breaker, by its new state."),
     ("rate_limiting.backend.memory_lost", "Detected data losses of Redis."),
@@ -22,7 +24,7 @@ const COUNTERS: [(&str, &str); 10] = [
     ),
 ];
 
-const GAUGES: [(&str, Unit, &str); 5] = [
+const GAUGES: [(&str, Unit, &str); 6] = [
     ("rate_limiting.queued_requests", Unit::Count, "Requests that wait."),
     ("rate_limiting.active_permits", Unit::Count, "Admitted requests that keep a lease."),
     ("rate_limiting.keys", Unit::Count, "Counters in this process."),
@@ -31,6 +33,7 @@ const GAUGES: [(&str, Unit, &str); 5] = [
         Unit::Count,
         "1 while the policy in force is that of its source, 0 while that one is invalid or unavailable.",
     ),
+    ("rate_limiting.overload.shed_fraction", Unit::Count, "The part of all requests that is shed, from 0 to 0.95."),
     ("rate_limiting.backend.open", Unit::Count, "1 while the circuit breaker of Redis is open."),
 ];
 

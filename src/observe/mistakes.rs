@@ -27,14 +27,16 @@ pub(crate) enum Mistake {
     WithoutEffect = 10,
     SuspectProxy = 11,
     KeyNeverFound = 12,
+    FailedSignal = 13,
 }
 
 /// Where the mistakes are explained.
 const GUIDE: &str = "https://docs.rs/tower-ratelimit/latest/tower_ratelimit/guide/codes/";
 
 /// What mistakes are called in events, in metrics and in the docs.
-const CODES: [&str; 12] =
-    ["RL001", "RL002", "RL003", "RL004", "RL005", "RL006", "RL007", "RL008", "RL009", "RL010", "RL011", "RL012"];
+const CODES: [&str; 13] = [
+    "RL001", "RL002", "RL003", "RL004", "RL005", "RL006", "RL007", "RL008", "RL009", "RL010", "RL011", "RL012", "RL013",
+];
 
 impl Mistake {
     fn text(self) -> &'static str {
@@ -81,6 +83,7 @@ impl Mistake {
                 "no request had a key by which a rule counts: what finds it may run inside of the layer; choose what \
                  happens to such requests with the rule's `on_missing_key`"
             }
+            Self::FailedSignal => "a signal of overload panicked or was no number, and is ignored while it does",
             Self::WithoutEffect => "a part of the policy is valid, and yet hardly what it is meant to be",
         }
     }
@@ -92,6 +95,11 @@ pub(super) fn start_counters() {
     for code in CODES {
         metrics::counter!("rate_limiting.mistakes", "code" => code).increment(0);
     }
+}
+
+/// A trusted header had a priority of an unknown name.
+pub(crate) fn count_unknown_priority() {
+    metrics::counter!("rate_limiting.priority.unknown").increment(1);
 }
 
 /// The mistakes that their owner has reported.

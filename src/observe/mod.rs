@@ -16,6 +16,7 @@ mod facade;
 #[cfg(any(feature = "redis", feature = "tracing"))]
 mod log_limiter;
 mod mistakes;
+mod overload;
 mod sources;
 #[cfg(feature = "redis")]
 mod store;
@@ -28,6 +29,7 @@ pub(crate) use self::sources::Reload;
 pub(crate) use self::store::{MEASURES, StoreReport, log_cooldown_sharing, log_cooldown_subscription};
 pub(crate) use self::{
     counters::{KeysGauge, RequestResult, RuleReports},
-    mistakes::{Mistake, Reported},
+    mistakes::{Mistake, Reported, count_unknown_priority},
+    overload::{count_shed, log_shedding, report_shed_fraction},
     sources::{log_ignored_level, log_share_source},
 };

@@ -12,12 +12,12 @@ use smallvec::SmallVec;
 use super::{
     choices::Consistency,
     compiled::{CompiledPolicy, CompiledRule},
-    rule::{Override, Rule},
+    rule::{Limits, Override, Rule},
     rule_keys::Selection,
     tiers::{OwnTiers, Tier, TierSets},
 };
 use crate::{
-    descriptor::{Tenant, TenantId},
+    descriptor::{Priority, Tenant, TenantId},
     fingerprint::Fingerprint,
 };
 
@@ -35,6 +35,7 @@ pub struct Charge<'a> {
     pub(crate) cost: u64,
     /// Nanoseconds.
     pub(crate) max_wait: u64,
+    pub(crate) priority: Priority,
 }
 
 /// The charges of one request.
@@ -272,7 +273,12 @@ impl OwnedCharge {
             return None;
         }
         let own = self.charged.own.as_ref().map(|own| policy.own_tiers(other, &own.quotas)).transpose().ok()?;
-        let charged = ChargedRule { rule: other.index, own, ..self.charged.clone() };
+        let Selection { tier_set, scope } = self.charged.selection;
+        let sets = self.charged.own.as_ref().map_or(&self.rule().tier_sets, |own| &own.sets);
+        let others = own.as_ref().map_or(&other.tier_sets, |own| &own.sets);
+        let tier_set = others.for_priority(sets.first(tier_set, self.charged.priority), self.charged.priority);
+        let selection = Selection { tier_set, scope };
+        let charged = ChargedRule { rule: other.index, own, selection, ..self.charged.clone() };
         Some(Self { policy: Arc::clone(policy), charged, ..self.clone() })
     }
 }
@@ -288,12 +294,13 @@ pub(crate) struct ChargedRule {
     own: Option<Arc<OwnTiers>>,
     selection: Selection,
     rule: usize,
+    priority: Priority,
 }
 
 impl ChargedRule {
     pub(crate) fn new(charge: &Charge<'_>) -> Self {
-        let Charge { rule, own, key, selection, cost, .. } = *charge;
-        Self { key, cost, own: own.cloned(), selection, rule: rule.index }
+        let Charge { rule, own, key, selection, cost, priority, .. } = *charge;
+        Self { key, cost, own: own.cloned(), selection, rule: rule.index, priority }
     }
 
     /// The charge, under the policy that it was made under.
@@ -301,8 +308,8 @@ impl ChargedRule {
         let rule = &policy.rules[self.rule];
         let own = self.own.as_ref();
         let tiers = own.map_or(&rule.tier_sets, |own| &own.sets).get(self.selection.tier_set);
-        let Self { key, cost, selection, .. } = *self;
-        Charge { rule, tiers, own, tenant: None, key, selection, cost, max_wait: 0 }
+        let Self { key, cost, selection, priority, .. } = *self;
+        Charge { rule, tiers, own, tenant: None, key, selection, cost, max_wait: 0, priority }
     }
 }
 
@@ -319,7 +326,7 @@ fn part_of(charge: &Charge<'_>) -> Option<(usize, usize)> {
 /// Whether a selection in one of the rules means the same in the other.
 fn have_same_selections(one: &Rule, other: &Rule) -> bool {
     fn overrides(of: &BTreeMap<String, Override>) -> impl Iterator<Item = (&str, bool)> {
-        of.iter().map(|(name, instead)| (&**name, matches!(instead, Override::Tiers(_))))
+        of.iter().map(|(name, instead)| (&**name, matches!(instead.limits, Limits::Tiers(_))))
     }
     one.shadow == other.shadow
         && one.adaptive_rate == other.adaptive_rate

@@ -21,7 +21,8 @@ use super::{
     choices::{FailureMode, Messages},
     matcher::Matcher,
     pattern::ParameterPosition,
-    rule::{Policy, Rule},
+    policy::Policy,
+    rule::{Match, Rule},
     rule_keys::{RuleKeys, Selection},
     statuses::Statuses,
     tiers::{OwnTierCache, OwnTiers, Tier, TierSets, intern, next_version},
@@ -29,7 +30,7 @@ use super::{
 };
 use crate::{
     decision::RuleName,
-    descriptor::{Descriptor, TenantId, TenantRef},
+    descriptor::{Descriptor, Priority, TenantId, TenantRef},
     error::{BackendErrorKind, ConfigError},
     fingerprint::{Fingerprint, Scope},
     observe::RuleReports,
@@ -47,10 +48,12 @@ pub(crate) struct CompiledPolicy {
     /// The scope of the only rule, where requests differ in nothing but their tenant.
     pub(super) uniform: Option<Scope>,
     /// Whether every rule applies to all requests that it matches: none exempts, is a
-    /// fallback, or is for some methods only.
+    /// fallback, or is for some methods or priorities only.
     pub(super) is_plain: bool,
     /// Whether any rule identifies a caller by several keys together.
     pub(super) combines_keys: bool,
+    /// Of each plan that has one, the highest that a rule gives it.
+    plan_priorities: HashMap<String, Priority, RandomState>,
     /// Whether any rule adapts its rate.
     pub(crate) adapts: bool,
     /// Whether any rule delays requests in a layer.
@@ -76,13 +79,21 @@ impl CompiledPolicy {
         let mut matcher = Matcher::default();
         enabled().zip(0..).for_each(|(rule, index)| matcher.insert_rule(index, &rule.matches, policy.ignore_case));
         let has_in_flight = rules.iter().any(|rule| rule.tier_sets.has_in_flight());
+        let mut plan_priorities = HashMap::<_, Priority, _>::default();
+        for (plan, priority) in rules.iter().flat_map(|rule| rule.tier_sets.plan_priorities()) {
+            let highest = plan_priorities.entry(plan.to_owned()).or_insert(priority);
+            *highest = priority.max(*highest);
+        }
         let adapts = enabled().any(|rule| rule.adaptive_rate.is_some());
         let has_more_to_charge = |rule: &CompiledRule| rule.is_settled_late() || rule.counts_messages();
         Ok(Self {
             matcher,
             by_id: rules.iter().zip(0..).map(|(rule, index)| (*rule.id, index)).collect(),
             uniform: if let [rule] = &*rules { rule.uniform_scope() } else { None },
-            is_plain: enabled().all(|rule| !rule.exempt && !rule.fallback && rule.matches.methods.is_empty()),
+            is_plain: enabled().all(|rule| {
+                let Match { methods, priorities, .. } = &rule.matches;
+                !rule.exempt && !rule.fallback && methods.is_empty() && priorities.is_empty()
+            }),
             combines_keys: rules.iter().any(|rule| rule.keys.has_several()),
             adapts,
             lets_wait: enabled().any(|rule| rule.max_wait.is_some_and(|max_wait| !max_wait.is_zero())),
@@ -90,6 +101,7 @@ impl CompiledPolicy {
             fails_locally: enabled().any(|rule| rule.on_backend_failure == Some(FailureMode::Local) && !rule.shadow),
             settles: enabled().any(|rule| rule.settle),
             divided_by: enabled().any(Rule::follows_instances).then_some(1),
+            plan_priorities,
             rules,
             policy: Arc::new(policy),
         })
@@ -107,6 +119,12 @@ impl CompiledPolicy {
         let mut compiled = Self::new(divided)?;
         compiled.rules.iter_mut().zip(&self.rules).for_each(|(rule, own)| rule.version = own.version);
         Ok(Self { policy: Arc::clone(&self.policy), divided_by: Some(instances), ..compiled })
+    }
+
+    /// How much a request matters, whatever its rules: as it says, its tenant, or its plan.
+    pub(crate) fn priority(&self, descriptor: &Descriptor<'_>) -> Priority {
+        let of_plan = || self.plan_priorities.get(descriptor.plan_name()?).copied();
+        descriptor.stated_priority().or_else(of_plan).unwrap_or_default()
     }
 
     /// The index of the enabled rule with this id.
@@ -196,7 +214,8 @@ impl CompiledRule {
     pub(super) fn uniform_scope(&self) -> Option<Scope> {
         let has_more_to_charge = self.is_settled_late() || self.counts_messages() || self.tier_sets.has_in_flight();
         let is_plain = !has_more_to_charge && !self.options.shadow && !self.options.smooth;
-        let is_uniform = is_plain && self.options.matches.is_everywhere() && self.tier_sets.is_single();
+        let is_for_all = self.options.matches.is_everywhere() && self.options.matches.priorities.is_empty();
+        let is_uniform = is_plain && is_for_all && self.options.reserve.is_empty() && self.tier_sets.is_single();
         self.keys.only_scope().filter(|_| is_uniform)
     }
 

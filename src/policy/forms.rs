@@ -4,10 +4,10 @@
 //! A value is read if it has the right form. Whether it makes sense is for
 //! `validate` to say.
 
-use std::{fmt, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, fmt, time::Duration};
 
 use http::Method;
-use schemars::{JsonSchema, Schema};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
     de::{DeserializeSeed, Error, SeqAccess, Visitor},
@@ -17,7 +17,7 @@ use super::{
     choices::Dimension,
     statuses::{Item, Statuses},
 };
-use crate::{quota::Quota, time::in_one_unit};
+use crate::{descriptor::Priority, quota::Quota, time::in_one_unit};
 
 /// What every duration looks like, for the schema.
 pub(super) const DURATION: &str = "[0-9] *[a-zµ]";
@@ -296,5 +296,73 @@ impl<'de> DeserializeSeed<'de> for &mut StatusList {
         }
         self.0 = self.0.and(item);
         Ok(())
+    }
+}
+
+/// A part of a whole, from 0 to 1: `20%`.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) struct Part(pub(super) f64);
+
+impl Serialize for Part {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        // To a millionth: the product may end in a digit that was never written.
+        let percent = (self.0 * 1e8).round() / 1e6;
+        serializer.collect_str(&format_args!("{percent}%"))
+    }
+}
+
+impl<'de> Deserialize<'de> for Part {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(PartVisitor)
+    }
+}
+
+struct PartVisitor;
+
+impl Visitor<'_> for PartVisitor {
+    type Value = Part;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a part in percent, such as `20%`")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Part, E> {
+        let number = text.trim().strip_suffix('%').and_then(|number| number.trim_end().parse::<f64>().ok());
+        let part = number.filter(|number| number.is_finite()).map(|number| Part(number / 100.0));
+        part.ok_or_else(|| E::custom("must be a part in percent, such as `20%`"))
+    }
+}
+
+impl JsonSchema for Part {
+    fn schema_name() -> Cow<'static, str> {
+        "part".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "pattern": "^ *[0-9.]+ *% *$" })
+    }
+}
+
+/// What is reserved for each class.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "reserve")]
+pub(super) struct Reserve {
+    normal: Option<Part>,
+    high: Option<Part>,
+    critical: Option<Part>,
+}
+
+pub(super) mod reserve {
+    use super::*;
+
+    pub(crate) fn serialize<S: Serializer>(parts: &BTreeMap<Priority, f64>, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(parts.iter().map(|(class, part)| (class, Part(*part))))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<Priority, f64>, D::Error> {
+        let Reserve { normal, high, critical } = Reserve::deserialize(deserializer)?;
+        let parts = [(Priority::Normal, normal), (Priority::High, high), (Priority::Critical, critical)];
+        Ok(parts.into_iter().filter_map(|(class, part)| Some((class, part?.0))).collect())
     }
 }

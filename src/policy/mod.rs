@@ -17,6 +17,8 @@ mod identity;
 mod matcher;
 mod networks;
 mod pattern;
+#[allow(clippy::module_inception, reason = "the file of the type that the module is named for")]
+mod policy;
 mod resolve;
 mod rule;
 mod rule_keys;
@@ -34,7 +36,8 @@ pub(crate) use self::validate::check_instances;
 pub use self::{
     adaptive_rate::AdaptiveRate,
     choices::{Consistency, Dimension, FailureMode, Messages},
-    rule::{Policy, Rule},
+    policy::Policy,
+    rule::Rule,
     statuses::Statuses,
     tiers::Tier,
 };

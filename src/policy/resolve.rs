@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     decision::RateLimitedKind,
-    descriptor::{Descriptor, Key, MissingTenant, TenantId, TenantRef},
+    descriptor::{Descriptor, Key, MissingTenant, Priority, TenantId, TenantRef},
     error::ConfigError,
 };
 
@@ -35,6 +35,7 @@ pub(crate) struct Resolved<'a> {
 pub(crate) struct Unidentified<'a> {
     pub(crate) rule: &'a CompiledRule,
     pub(crate) kind: RateLimitedKind,
+    pub(crate) priority: Priority,
     /// Why the tenant's own tiers are invalid.
     pub(crate) error: Option<&'a ConfigError>,
 }
@@ -64,6 +65,7 @@ impl CompiledPolicy {
             selection: Selection::ONLY,
             cost: rule.options.cost.saturating_mul(descriptor.cost),
             max_wait: rule.max_wait.unwrap_or(0),
+            priority: descriptor.stated_priority().unwrap_or_default(),
         })
     }
 
@@ -85,12 +87,26 @@ impl CompiledPolicy {
                 Ok(()) => {}
                 Err(MissingIdentity::Rejected(kind)) if !rule.options.shadow => {
                     let error = || extra.own_tiers(rule)?.err();
-                    resolved.unidentified.get_or_insert_with(|| Unidentified { rule, kind, error: error() });
+                    let priority = || lookup.priority(rule, *found);
+                    resolved.unidentified.get_or_insert_with(|| Unidentified {
+                        rule,
+                        kind,
+                        priority: priority(),
+                        error: error(),
+                    });
                 }
                 Err(_) => {}
             }
         }
         with(&mut resolved)
+    }
+
+    /// Whether an exempt rule matches the request, unless a layer names another rule.
+    pub(crate) fn exempts(&self, descriptor: &Descriptor<'_>) -> bool {
+        let lookup = Lookup::new(self, descriptor);
+        let mut found = PatternMatches::new();
+        lookup.find(&mut found);
+        descriptor.rule.is_none() && found.iter().any(|found| lookup.exempts(*found))
     }
 
     /// The rules that match, each with who the request is to it: the tenant and the
@@ -171,11 +187,11 @@ impl<'a> Lookup<'a> {
         found
     }
 
-    /// Keeps the rules that take the request's method. An exempt rule takes all others
-    /// away, and a rule that is no fallback takes the fallbacks away.
+    /// Keeps the rules that take the request's method and priority. An exempt rule takes all
+    /// others away, and a rule that is no fallback takes the fallbacks away.
     fn exclude(&self, found: &mut PatternMatches) {
-        found.retain(|found| self.rule(*found).keys.takes(self.descriptor.method));
-        if found.iter().any(|found| self.rule(*found).options.exempt && self.is_as_sent(*found)) {
+        found.retain(|found| self.takes(*found));
+        if found.iter().any(|found| self.exempts(*found)) {
             found.clear();
         }
         found.retain(|found| !self.rule(*found).options.exempt);
@@ -187,6 +203,25 @@ impl<'a> Lookup<'a> {
         if found.iter().any(replaces_fallback) {
             found.retain(|found| !self.rule(*found).options.fallback);
         }
+    }
+
+    fn exempts(&self, found: PatternMatch) -> bool {
+        self.rule(found).options.exempt && self.takes(found) && self.is_as_sent(found)
+    }
+
+    /// Whether the rule is for requests of this method and priority.
+    fn takes(&self, found: PatternMatch) -> bool {
+        let rule = self.rule(found);
+        let priorities = &rule.options.matches.priorities;
+        rule.keys.takes(self.descriptor.method)
+            && (priorities.is_empty() || priorities.contains(&self.priority(rule, found)))
+    }
+
+    /// How much the request matters under the rule.
+    fn priority(&self, rule: &CompiledRule, found: PatternMatch) -> Priority {
+        let ids = || rule.identities(self.excepted(rule, found, self.tenant(rule, found)), self.descriptor);
+        let of_rule = || rule.tier_sets.choose(ids, || self.descriptor.plan_name()).priority;
+        self.descriptor.stated_priority().or_else(of_rule).unwrap_or_default()
     }
 
     /// The rule that the request names, whatever it matches, with the pattern that
@@ -261,10 +296,13 @@ impl<'a> Lookup<'a> {
             own => own.and_then(Result::ok),
         };
         let ids = || rule.identities(self.excepted(rule, found, tenant), descriptor);
+        let chosen = rule.tier_sets.choose(ids, || descriptor.plan_name());
         let tier_set = match own {
             Some(_) => 0,
-            None => rule.tier_sets.choose(ids, || descriptor.plan_name()).ok_or(MissingIdentity::Unlimited)?,
+            None => chosen.tier_set.ok_or(MissingIdentity::Unlimited)?,
         };
+        let priority = descriptor.stated_priority().or(chosen.priority).unwrap_or_default();
+        let tier_set = own.map_or(&rule.tier_sets, |own| &own.sets).for_priority(tier_set, priority);
         let selection = rule.keys.select(tier_set, found.pattern.into(), descriptor.method);
         charges.push(Charge {
             rule,
@@ -275,6 +313,7 @@ impl<'a> Lookup<'a> {
             selection,
             cost: rule.options.cost.saturating_mul(descriptor.cost),
             max_wait: rule.max_wait.unwrap_or(0),
+            priority,
         });
         Ok(())
     }

@@ -1,5 +1,4 @@
-//! One rule: which requests it matches, what it limits, and how it behaves; and the
-//! whole set of rules, [`Policy`].
+//! One rule: which requests it matches, what it limits, and how it behaves.
 //!
 //! Plain data and its builders. Nothing is checked here: `validate` does that
 //! when a policy is read or compiled.
@@ -19,115 +18,24 @@ use super::{
     choices::{Consistency, Dimension, FailureMode, Messages},
     statuses::Statuses,
 };
-use crate::{algorithm::MachineOptions, descriptor::MissingTenant, quota::Quota};
-
-/// The whole set of rules.
-///
-/// Every enabled rule that matches a request applies, and all their tiers must
-/// pass. A fallback rule applies only if no other rule does. A request that no
-/// rule matches is allowed.
-///
-/// The time of a decision grows with the rules that match, not with all rules:
-/// patterns are found segment by segment, in a tree.
-///
-/// A policy has at most 700,000 tiers, and paths of at most 450,000 segments and
-/// methods: otherwise it is an error. An adaptive rate has a copy of the tiers of
-/// all plans and tenants for each of its steps, so a small policy may become a
-/// large one.
-///
-/// ```
-/// use tower_ratelimit::{Policy, Quota, RateLimiter, Rule};
-///
-/// let policy = Policy::new()
-///     .rule(Rule::new("search").path("/search").tier(Quota::per_second(2)))
-///     .rule(Rule::new("everything-else").fallback(true).tier(Quota::per_minute(100).burst(20)));
-/// let limiter = RateLimiter::new(policy)?;
-///
-/// // One quota, counted per tenant.
-/// let limiter = RateLimiter::new(Quota::per_second(50))?;
-/// # Ok::<_, tower_ratelimit::ConfigError>(())
-/// ```
-#[derive(Clone, Debug, Default, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-pub struct Policy {
-    pub(crate) rules: Vec<Rule>,
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "forms::is_default"))]
-    pub(crate) ignore_case: bool,
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "forms::is_default"))]
-    pub(crate) instances: Option<u64>,
-}
-
-impl Policy {
-    /// A policy without rules: every request is allowed.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Adds a rule. Ids must be unique.
-    #[must_use]
-    pub fn rule(mut self, rule: Rule) -> Self {
-        self.rules.push(rule);
-        self
-    }
-
-    /// Matches paths without regard to ASCII case, for routers that do so.
-    #[must_use]
-    pub fn ignore_case(mut self, ignore: bool) -> Self {
-        self.ignore_case = ignore;
-        self
-    }
-
-    /// How many instances share the limits. A watch gives each its share: see
-    /// [`Watch::share`](crate::policy_source::Watch::share). Elsewhere it is for the
-    /// application: [`Share::new`](crate::backend::Share::new) takes it.
-    #[must_use]
-    pub fn instances(mut self, count: u64) -> Self {
-        self.instances = Some(count);
-        self
-    }
-
-    /// How many instances share the limits, if the policy says so.
-    #[must_use]
-    pub fn instance_count(&self) -> Option<u64> {
-        self.instances
-    }
-
-    /// The rules, in order.
-    pub fn rules(&self) -> &[Rule] {
-        &self.rules
-    }
-
-    /// The ids of rules that apply to some requests only, and should to some.
-    pub(crate) fn conditional_rules(&self) -> impl Iterator<Item = &str> {
-        let is_conditional = |rule: &&Rule| {
-            let has_match = rule.matches != Match::default();
-            rule.enabled && has_match && !rule.fallback && !rule.exempt
-        };
-        self.rules.iter().filter(is_conditional).map(|rule| &*rule.id)
-    }
-
-    /// The enabled rules, each with the tenants and networks that it names, and whether
-    /// those are unlimited.
-    pub(crate) fn named_tenants(&self) -> impl Iterator<Item = (&Rule, &str, bool)> {
-        let enabled = self.rules.iter().filter(|rule| rule.enabled);
-        enabled.flat_map(|rule| {
-            let tenants = rule.tenants.iter();
-            tenants.map(move |(tenant, exception)| (rule, &**tenant, matches!(exception, Override::Unlimited)))
-        })
-    }
-}
-
-impl From<Quota> for Policy {
-    /// One rule, `default`, with one counter per tenant.
-    fn from(quota: Quota) -> Self {
-        Self::new().rule(Rule::new("default").per([Dimension::Tenant]).tier(quota))
-    }
-}
+use crate::{
+    algorithm::MachineOptions,
+    descriptor::{MissingTenant, Priority},
+    quota::Quota,
+};
 
 /// What one tenant or plan has instead of a rule's own tiers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Override {
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Override {
+    pub(crate) limits: Limits,
+    pub(crate) priority: Option<Priority>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Limits {
+    /// Those that apply otherwise.
+    #[default]
+    Same,
     Tiers(Vec<Quota>),
     Unlimited,
 }
@@ -218,6 +126,9 @@ pub struct Rule {
     /// `None`: as the caller chooses.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
     pub(crate) on_missing_key: Option<MissingTenant>,
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default", with = "forms::reserve"))]
+    #[cfg_attr(feature = "serde", schemars(with = "forms::Reserve"))]
+    pub(crate) reserve: BTreeMap<Priority, f64>,
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
     pub(crate) fair: bool,
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
@@ -255,6 +166,8 @@ pub(crate) struct Match {
     pub(crate) paths: Vec<String>,
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
     pub(crate) routes: Vec<String>,
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default", rename = "priority"))]
+    pub(crate) priorities: Vec<Priority>,
 }
 
 impl Match {
@@ -288,6 +201,7 @@ impl Rule {
             tenants: BTreeMap::new(),
             fallback: false,
             on_missing_key: None,
+            reserve: BTreeMap::new(),
             fair: false,
             shadow: false,
             upstream_feedback: true,
@@ -333,6 +247,13 @@ impl Rule {
     /// Every spelling of a path that the router accepts matches.
     pub fn route(mut self, route: impl Into<String>) -> Self {
         self.matches.routes.push(route.into());
+        self
+    }
+
+    /// Limits the rule to requests of these priorities; without any, it is for all. See
+    /// [`Descriptor::priority`](crate::Descriptor::priority).
+    pub fn priorities(mut self, priorities: impl IntoIterator<Item = Priority>) -> Self {
+        self.matches.priorities.extend(priorities);
         self
     }
 
@@ -422,15 +343,43 @@ impl Rule {
         self
     }
 
+    /// Reserves a part of each tier, from 0 to 1, for requests of this priority and higher
+    /// ones. A request is allowed while what is used and its cost are within the limit less
+    /// the reserves of all priorities above its own. The sum of all reserves must be less
+    /// than 1. Limit, remaining and retry times are those of the caller's own priority.
+    ///
+    /// A reserve keeps units free for those who find them free. Requests that wait are
+    /// served in their order, whatever their priority.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Descriptor, Policy, Priority, Quota, RateLimiter, Rule};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_ratelimit::ConfigError> {
+    /// let rule = Rule::new("api").tier(Quota::per_minute(10)).reserve(Priority::Critical, 0.2);
+    /// let limiter = RateLimiter::new(Policy::new().rule(rule))?;
+    /// let browse = Descriptor::new("/browse");
+    /// for _ in 0..8 {
+    ///     assert!(limiter.check(&browse).await.is_allowed());
+    /// }
+    /// assert!(!limiter.check(&browse).await.is_allowed());
+    /// assert!(limiter.check(&Descriptor::new("/checkout").priority(Priority::Critical)).await.is_allowed());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn reserve(mut self, priority: Priority, part: f64) -> Self {
+        self.reserve.insert(priority, part);
+        self
+    }
+
     /// The tiers of tenants on `plan`, instead of the rule's own.
     pub fn plan(mut self, plan: impl Into<String>, tiers: impl IntoIterator<Item = Quota>) -> Self {
-        self.plans.insert(plan.into(), Override::Tiers(tiers.into_iter().collect()));
+        self.plans.entry(plan.into()).or_default().limits = Limits::Tiers(tiers.into_iter().collect());
         self
     }
 
     /// A plan whose tenants this rule neither limits nor counts.
     pub fn plan_unlimited(mut self, plan: impl Into<String>) -> Self {
-        self.plans.insert(plan.into(), Override::Unlimited);
+        self.plans.entry(plan.into()).or_default().limits = Limits::Unlimited;
         self
     }
 
@@ -445,14 +394,28 @@ impl Rule {
     /// If the tenant is a [part of the path](Self::tenant_from_path), addresses and
     /// networks are those of callers. An entry for the tenant itself comes first.
     pub fn tenant(mut self, tenant: impl Into<String>, tiers: impl IntoIterator<Item = Quota>) -> Self {
-        self.tenants.insert(tenant.into(), Override::Tiers(tiers.into_iter().collect()));
+        self.tenants.entry(tenant.into()).or_default().limits = Limits::Tiers(tiers.into_iter().collect());
         self
     }
 
     /// A tenant that this rule neither limits nor counts: a name, an address or a
     /// network, as for [`tenant`](Self::tenant).
     pub fn tenant_unlimited(mut self, tenant: impl Into<String>) -> Self {
-        self.tenants.insert(tenant.into(), Override::Unlimited);
+        self.tenants.entry(tenant.into()).or_default().limits = Limits::Unlimited;
+        self
+    }
+
+    /// How much requests of a plan matter under this rule, and what is shed of them, unless
+    /// they or their tenant say so. The plan's tiers, if it has any, stay.
+    pub fn plan_priority(mut self, plan: impl Into<String>, priority: Priority) -> Self {
+        self.plans.entry(plan.into()).or_default().priority = Some(priority);
+        self
+    }
+
+    /// How much requests of a tenant matter under this rule, unless they or the
+    /// [`Tenant`](crate::Tenant) say so. The tenant's tiers, if it has any, stay.
+    pub fn tenant_priority(mut self, tenant: impl Into<String>, priority: Priority) -> Self {
+        self.tenants.entry(tenant.into()).or_default().priority = Some(priority);
         self
     }
 
@@ -757,6 +720,14 @@ impl Rule {
     /// Whether it needs a tier to limit anything.
     pub(super) fn needs_tiers(&self) -> bool {
         self.adaptive_rate.is_none() && !self.exempt
+    }
+
+    /// For each priority, what is reserved for all above it, in billionths. The sum of all is
+    /// less than a whole.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "less than a billion")]
+    pub(super) fn reserved(&self) -> [u32; Priority::ALL.len()] {
+        let of = |above: &Priority| self.reserve.get(above).map_or(0, |part| (part * 1e9).round() as u32);
+        std::array::from_fn(|class| Priority::ALL[class + 1..].iter().map(of).sum())
     }
 
     pub(super) fn machine_options(&self) -> MachineOptions {

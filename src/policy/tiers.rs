@@ -7,7 +7,7 @@
 
 use std::{
     borrow::Cow,
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     hash::BuildHasher,
     sync::{
         Arc, LazyLock, Mutex, PoisonError, RwLock,
@@ -20,12 +20,12 @@ use foldhash::fast::RandomState;
 use super::{
     adaptive_rate::RateSteps,
     networks::{self, Networks},
-    rule::{Override, Rule},
+    rule::{Limits, Override, Rule},
 };
 use crate::{
     algorithm::{Machine, MachineOptions},
     decision::{Naming, RuleName, TierStatus},
-    descriptor::TenantId,
+    descriptor::{Priority, TenantId},
     fingerprint::Scope,
     quota::Quota,
 };
@@ -117,12 +117,16 @@ pub(super) fn intern(id: &str) -> RuleName {
 
 /// The tier sets of a rule.
 ///
-/// The rule's own set is the first; those of plans and tenants follow. If the
-/// fallback limiter has only a share of the limits, all of these are repeated,
-/// scaled. If the rule adapts, all of these are repeated for each step.
+/// The rule's own set is the first; those of plans and tenants follow. If a part is
+/// reserved for some priorities, all of these are repeated, reduced, for each that
+/// has less. If the fallback limiter has only a share of the limits, all of these
+/// are repeated, scaled. If the rule adapts, all of these are repeated for each
+/// step.
 #[derive(Debug)]
 pub(super) struct TierSets {
     sets: Vec<Box<[Tier]>>,
+    /// Distance from a set to the one of a priority; 0 where nothing is kept from it.
+    to_priority: [u32; Priority::ALL.len()],
     /// Distance from a set to its scaled one; 0 where there are none.
     to_fallback: u32,
     /// Distance from a set to that of the next step; 0 where there are none.
@@ -132,14 +136,31 @@ pub(super) struct TierSets {
     addresses: Networks<Exception>,
 }
 
+/// What is different for a plan or a tenant.
 #[derive(Clone, Copy, Debug)]
-enum Exception {
+struct Exception {
+    limits: ExceptedLimits,
+    priority: Option<Priority>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum ExceptedLimits {
+    Same,
     /// `is_higher`: it may admit what the rule's own tiers reject.
     TierSet {
         set: u32,
         is_higher: bool,
     },
     Unlimited,
+}
+
+/// What applies to one request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chosen {
+    /// `None` where it is unlimited.
+    pub(super) tier_set: Option<u32>,
+    /// That of its tenant, or else of its plan.
+    pub(super) priority: Option<Priority>,
 }
 
 impl TierSets {
@@ -154,6 +175,7 @@ impl TierSets {
     pub(super) fn new(id: RuleName, rule: &Rule, steps: Option<&RateSteps>, ignore_case: bool) -> Self {
         let mut sets = Self {
             sets: Vec::new(),
+            to_priority: [0; _],
             to_fallback: 0,
             to_next_step: 0,
             plans: HashMap::default(),
@@ -161,21 +183,29 @@ impl TierSets {
             addresses: Networks::default(),
         };
         let quotas = sets.add_exceptions(rule, ignore_case);
+        let reserved = rule.reserved();
+        let parts: BTreeSet<u32> = reserved.into_iter().chain([0]).collect();
+        let place = |part| parts.iter().position(|known| *known == part).unwrap_or(0);
+        sets.to_priority = reserved.map(|part| index(place(part) * quotas.len()));
         let shares = match rule.local_share {
             Some(share) if share < 1.0 => vec![1.0, share],
             _ => vec![1.0],
         };
-        sets.to_fallback = index(quotas.len() * (shares.len() - 1));
-        sets.to_next_step = index(steps.map_or(0, |_| quotas.len() * shares.len()));
+        let count = quotas.len() * parts.len();
+        sets.to_fallback = index(count * (shares.len() - 1));
+        sets.to_next_step = index(steps.map_or(0, |_| count * shares.len()));
         let steps: Vec<Option<Quota>> = match steps {
             Some(steps) => steps.quotas(rule.cost).map(Some).collect(),
             None => vec![None],
         };
         for (step, share) in steps.iter().flat_map(|step| shares.iter().map(move |share| (step, *share))) {
-            sets.sets.extend(quotas.iter().map(|quotas| {
-                let quotas: Vec<Quota> = quotas.iter().chain(step).map(|quota| quota.scaled(share)).collect();
-                tier_set(id, &quotas, rule.machine_options())
-            }));
+            sets.sets.extend(parts.iter().flat_map(|part| quotas.iter().map(move |quotas| (part, quotas))).map(
+                |(part, quotas)| {
+                    let kept = |quota: &Quota| quota.without(*part).scaled(share);
+                    let quotas: Vec<Quota> = quotas.iter().chain(step).map(kept).collect();
+                    tier_set(id, &quotas, rule.machine_options())
+                },
+            ));
         }
         sets
     }
@@ -183,12 +213,16 @@ impl TierSets {
     /// Returns the quotas of the rule, of its plans and of its tenants.
     fn add_exceptions(&mut self, rule: &Rule, ignore_case: bool) -> Vec<Vec<Quota>> {
         let mut quotas = vec![rule.tiers.clone()];
-        let mut exception = |instead: &Override| match instead {
-            Override::Unlimited => Exception::Unlimited,
-            Override::Tiers(tiers) => {
-                quotas.push(tiers.clone());
-                Exception::TierSet { set: index(quotas.len() - 1), is_higher: !is_within(tiers, &rule.tiers) }
-            }
+        let mut exception = |instead: &Override| {
+            let limits = match &instead.limits {
+                Limits::Same => ExceptedLimits::Same,
+                Limits::Unlimited => ExceptedLimits::Unlimited,
+                Limits::Tiers(tiers) => {
+                    quotas.push(tiers.clone());
+                    ExceptedLimits::TierSet { set: index(quotas.len() - 1), is_higher: !is_within(tiers, &rule.tiers) }
+                }
+            };
+            Exception { limits, priority: instead.priority }
         };
         for (plan, instead) in &rule.plans {
             self.plans.insert(plan.as_str().into(), exception(instead));
@@ -206,21 +240,32 @@ impl TierSets {
         quotas
     }
 
-    /// The set of a request: by the first of these that has an exception, else by its
-    /// plan. `None` where it is unlimited.
+    /// What applies to a request: by the first of these that has an exception, else by its
+    /// plan.
     pub(super) fn choose<'i, 'p, I: Iterator<Item = TenantId<'i>>>(
         &self,
         ids: impl FnOnce() -> I,
         plan: impl FnOnce() -> Option<&'p str>,
-    ) -> Option<u32> {
+    ) -> Chosen {
         let has_none = self.tenants.is_empty() && self.addresses.is_empty();
-        let exception = if has_none { None } else { ids().find_map(|id| self.exception_of(id)) };
-        let of_plan = || if self.plans.is_empty() { None } else { self.plans.get(plan()?).copied() };
-        match exception.or_else(of_plan) {
-            Some(Exception::Unlimited) => None,
-            Some(Exception::TierSet { set, .. }) => Some(set),
-            None => Some(0),
+        if has_none && self.plans.is_empty() {
+            return Chosen { tier_set: Some(0), priority: None };
         }
+        let of_tenant = if has_none { None } else { ids().find_map(|id| self.exception_of(id)) };
+        let of_plan = if self.plans.is_empty() { None } else { plan().and_then(|plan| self.plans.get(plan)).copied() };
+        let exceptions = || of_tenant.into_iter().chain(of_plan);
+        let limits = exceptions().map(|exception| exception.limits).find(|limits| *limits != ExceptedLimits::Same);
+        let tier_set = match limits {
+            Some(ExceptedLimits::Unlimited) => None,
+            Some(ExceptedLimits::TierSet { set, .. }) => Some(set),
+            Some(ExceptedLimits::Same) | None => Some(0),
+        };
+        Chosen { tier_set, priority: exceptions().find_map(|exception| exception.priority) }
+    }
+
+    /// The plans that have a priority.
+    pub(super) fn plan_priorities(&self) -> impl Iterator<Item = (&str, Priority)> {
+        self.plans.iter().filter_map(|(plan, exception)| Some((&**plan, exception.priority?)))
     }
 
     fn exception_of(&self, id: TenantId<'_>) -> Option<Exception> {
@@ -236,11 +281,23 @@ impl TierSets {
 
     /// Whether this tenant's exception may admit what the rule's own tiers reject.
     pub(super) fn favors(&self, id: TenantId<'_>) -> bool {
-        matches!(self.exception_of(id), Some(Exception::Unlimited | Exception::TierSet { is_higher: true, .. }))
+        let limits = self.exception_of(id).map(|exception| exception.limits);
+        matches!(limits, Some(ExceptedLimits::Unlimited | ExceptedLimits::TierSet { is_higher: true, .. }))
     }
 
     pub(super) fn get(&self, set: u32) -> &[Tier] {
         &self.sets[set as usize]
+    }
+
+    /// The set of requests of this priority.
+    pub(super) fn for_priority(&self, set: u32, priority: Priority) -> u32 {
+        set + self.to_priority[priority as usize]
+    }
+
+    /// The set, at the first step, for those from whom nothing is kept, of which this is
+    /// one of a priority.
+    pub(super) fn first(&self, set: u32, priority: Priority) -> u32 {
+        set.checked_rem(self.to_next_step).unwrap_or(set).saturating_sub(self.to_priority[priority as usize])
     }
 
     /// The set by which the fallback limiter counts.

@@ -12,13 +12,16 @@ use super::{
     choices::{Consistency, Dimension, FailureMode},
     networks,
     pattern::{self, ParameterPosition},
-    rule::{Match, Override, Policy, Rule},
+    policy::Policy,
+    rule::{Limits, Match, Rule},
     rule_keys::STANDARD_METHODS,
     statuses::Statuses,
 };
 use crate::{
     algorithm::Share,
+    descriptor::Priority,
     error::{ConfigError, ensure},
+    overload::Overload,
     quota::{Algorithm, Quota},
 };
 
@@ -38,6 +41,7 @@ const MAX_METHODS: usize = 64;
 /// `place` names a rule by its index, where its id cannot.
 pub(super) fn validate(policy: &Policy, place: impl Fn(usize) -> String) -> Result<(), ConfigError> {
     policy.instances.map_or(Ok(()), check_instances)?;
+    policy.overload.as_ref().map_or(Ok(()), Overload::check)?;
     let (mut ids, mut size) = (HashSet::new(), Size::default());
     for (index, rule) in policy.rules.iter().enumerate() {
         if let Err(reason) = check_id(&rule.id) {
@@ -73,7 +77,7 @@ struct Size {
 impl Size {
     /// Adds a rule. Errors where the policy becomes larger than some hundred MiB.
     fn add(&mut self, rule: &Rule) -> Result<(), ConfigError> {
-        let Match { methods, paths, routes } = &rule.matches;
+        let Match { methods, paths, routes, .. } = &rule.matches;
         let (key, steps) = match &rule.adaptive_rate {
             Some(adapt) => ("adaptive_rate", RateSteps::new(adapt).count()),
             None => ("tiers", 1),
@@ -82,6 +86,8 @@ impl Size {
         let copies = 1 + usize::from(rule.local_share.is_some_and(|share| share < 1.0));
         let tiers: usize =
             tier_sets(rule).map(|(_, tiers)| tiers.len() + usize::from(rule.adaptive_rate.is_some())).sum();
+        // Requests of lower priorities have tiers of their own where others have a reserve.
+        let copies = copies * (1 + rule.reserve.len());
         self.tiers = self.tiers.saturating_add(tiers.saturating_mul(steps * copies));
         let of_pattern = |pattern: &String| pattern.split('/').count() + methods.len();
         self.segments += paths.iter().chain(routes).map(of_pattern).sum::<usize>();
@@ -129,6 +135,7 @@ fn check_rule(rule: &Rule) -> Result<(), ConfigError> {
     let reason = "round-robin between tenants works only at a counter that they share: see `per`";
     ensure(!rule.fair || shares_counter, "fair", true, reason)?;
     ensure(rule.cost > 0, "cost", 0, "must be at least 1")?;
+    check_reserve(rule)?;
     check_local_share(rule)?;
     check_sync_interval(rule)?;
     check_statuses(rule)?;
@@ -216,6 +223,20 @@ fn check_tenant_param(rule: &Rule, name: &str) -> Result<(), ConfigError> {
     })
 }
 
+fn check_reserve(rule: &Rule) -> Result<(), ConfigError> {
+    let mut sum = 0.0;
+    for (priority, part) in &rule.reserve {
+        let (key, percent) = (format!("reserve.{priority}"), format!("{}%", part * 100.0));
+        let reason = "every request may use it: reserve a part for `normal`, `high` or `critical`";
+        ensure(*priority > Priority::Low, &key, &percent, reason)?;
+        // False for NaN.
+        ensure(*part > 0.0 && *part < 1.0, &key, &percent, "must be more than 0% and less than 100%")?;
+        sum += part;
+    }
+    let reason = "leaves nothing to the lowest priority: all reserves together must be less than 100%";
+    ensure(sum < 1.0, "reserve", format_args!("{}%", sum * 100.0), reason)
+}
+
 fn check_local_share(rule: &Rule) -> Result<(), ConfigError> {
     let Some(share) = rule.local_share else { return Ok(()) };
     // False for NaN.
@@ -268,6 +289,7 @@ fn check_exempt(rule: &Rule) -> Result<(), ConfigError> {
         ("plans", rule.plans.is_empty()),
         ("tenants", rule.tenants.is_empty()),
         ("local_share", rule.local_share.is_none()),
+        ("reserve", rule.reserve.is_empty()),
         ("fallback", !rule.fallback),
         ("shadow", !rule.shadow),
     ];
@@ -284,9 +306,9 @@ fn check_exempt(rule: &Rule) -> Result<(), ConfigError> {
 pub(super) fn tier_sets(rule: &Rule) -> impl Iterator<Item = (String, &[Quota])> {
     let overrides = [("plans", &rule.plans), ("tenants", &rule.tenants)].into_iter();
     let overrides = overrides.flat_map(|(key, of)| of.iter().map(move |(name, instead)| (key, name, instead)));
-    let instead = overrides.filter_map(|(key, name, instead)| match instead {
-        Override::Tiers(tiers) => Some((format!("{key}.{name}"), tiers.as_slice())),
-        Override::Unlimited => None,
+    let instead = overrides.filter_map(|(key, name, instead)| match &instead.limits {
+        Limits::Tiers(tiers) => Some((format!("{key}.{name}"), tiers.as_slice())),
+        Limits::Same | Limits::Unlimited => None,
     });
     std::iter::once(("tiers".to_owned(), rule.tiers.as_slice())).chain(instead)
 }

@@ -9,12 +9,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::{
     matcher::{Matcher, PatternMatches},
     pattern::{self, MAX_SEGMENTS, Segment},
-    rule::{Match, Policy, Rule},
+    policy::Policy,
+    rule::{Match, Rule},
     spelling::decode,
     statuses::Item,
     validate::tier_sets,
 };
-use crate::{error::ConfigError, quota::Quota};
+use crate::{descriptor::Priority, error::ConfigError, quota::Quota};
 
 impl Policy {
     /// Rules and tiers that are hardly meant as they are written, though the policy is
@@ -26,6 +27,7 @@ impl Policy {
     /// - a fallback rule whose requests all match another rule;
     /// - a rule whose requests are all exempt;
     /// - a rule that refunds every response;
+    /// - a reserve that leaves nothing of a tier to the lowest priority;
     /// - a rule with several paths, routes or methods that does not say what it counts
     ///   [per](Rule::per): each of them has the whole limit.
     ///
@@ -75,6 +77,7 @@ impl Policy {
             }
             for (key, tiers) in tier_sets(rule) {
                 check_tiers(&key, tiers, rule.cost, &mut warn);
+                check_reserve(&key, tiers, rule, &mut warn);
             }
         }
         warnings
@@ -84,9 +87,20 @@ impl Policy {
 /// How many counters a tenant has in a rule that does not say what it counts per; `None`
 /// where that is one.
 fn counters_unsaid(rule: &Rule) -> Option<usize> {
-    let Match { methods, paths, routes } = &rule.matches;
+    let Match { methods, paths, routes, .. } = &rule.matches;
     let counters = (paths.len() + routes.len()).max(1) * methods.len().max(1);
     (rule.per.is_none() && !rule.exempt && counters > 1).then_some(counters)
+}
+
+/// A part is rounded up to whole units.
+fn check_reserve(key: &str, tiers: &[Quota], rule: &Rule, warn: &mut impl FnMut(ConfigError)) {
+    let most = rule.reserved().into_iter().max().unwrap_or(0);
+    let is_none_left = |tier: &&Quota| tier.capacity() > 0 && tier.without(most).capacity() == 0;
+    if let Some(tier) = tiers.iter().find(is_none_left) {
+        let reason =
+            format!("leaves nothing of a tier of `{key}` to the lowest priority: a part is rounded up to whole units");
+        warn(ConfigError::new("reserve", reason).with_value(tier.capacity()));
+    }
 }
 
 /// A limit of 0 is meant: it turns requests off.
@@ -189,7 +203,10 @@ impl<'r> Covering<'r> {
             self.matcher.find_route(route, &mut found);
             count(found);
         }
-        let covers = |other: &&Rule| other.id != rule.id && covers_methods(&other.matches, &rule.matches);
+        let covers = |other: &&Rule| {
+            let (own, matched) = (&other.matches, &rule.matches);
+            other.id != rule.id && covers_methods(own, matched) && covers_priorities(own, matched)
+        };
         let by_all_patterns = covered.into_iter().filter(|(_, covered)| *covered == patterns);
         by_all_patterns.map(|(index, _)| self.rules[index as usize]).find(covers)
     }
@@ -217,4 +234,9 @@ fn covers_methods(own: &Match, other: &Match) -> bool {
         own.methods.contains(method) || *method == http::Method::HEAD && own.methods.contains(&http::Method::GET)
     };
     own.methods.is_empty() || !other.methods.is_empty() && other.methods.iter().all(takes)
+}
+
+fn covers_priorities(own: &Match, other: &Match) -> bool {
+    let named = if other.priorities.is_empty() { Priority::ALL } else { &other.priorities };
+    own.priorities.is_empty() || named.iter().all(|priority| own.priorities.contains(priority))
 }

@@ -81,11 +81,15 @@ fn document(table: &str, keys: Vec<(String, String)>) -> String {
         let keys = vec![(key.to_owned(), value)];
         format!("rules: [{}]", map(keys, &[("id", "a"), ("tiers", "[]")]))
     };
+    let of_rule = |key, value| format!("rules: [{{ id: a, tiers: [{{ limit: 1, window: 1s }}], {key}: {value} }}]");
     match table {
         "Top level" if keys.iter().any(|(key, _)| key == "slas") => map(keys, &[]),
         "Top level" => map(keys, &[("rules", "[]")]),
         "Rule" => format!("rules: [{}]", map(keys, &[("id", "a"), ("tiers", "[{ limit: 1, window: 1s }]")])),
         "Match" => format!("rules: [{{ id: a, exempt: true, match: {} }}]", map(keys, &[])),
+        "Overload" => format!("overload: {}\nrules: []", map(keys, &[])),
+        "Exception" => of_rule("plans", format!("{{ pro: {} }}", map(keys, &[]))),
+        "Reserve" => of_rule("reserve", map(keys, &[])),
         "Tier" => rule("tiers", format!("[{}]", map(keys, &[]))),
         "Adaptive rate" => {
             let rates = [("floor", "{ limit: 1, window: 1s }"), ("ceiling", "{ limit: 1000, window: 1s }")];
@@ -103,7 +107,7 @@ fn parse(document: &str) -> Policy {
 #[test]
 fn the_tables_have_the_keys_of_the_parser() {
     let tables = tables();
-    assert_eq!(tables.len(), 6, "{:?}", tables.keys());
+    assert_eq!(tables.len(), 9, "{:?}", tables.keys());
     for (table, rows) in &tables {
         let keys = known(&document(table, pairs("no_such_key_at_all: 1")));
         let documented: BTreeSet<String> = rows.iter().map(|row| row.key.clone()).collect();

@@ -28,7 +28,7 @@ fn lines(recorder: &PrometheusRecorder) -> Vec<String> {
 }
 
 fn requests(rule: &str, result: &str, count: u64) -> String {
-    format!(r#"rate_limiting_requests{{rule="{rule}",result="{result}"}} {count}"#)
+    format!(r#"rate_limiting_requests{{rule="{rule}",result="{result}",priority="normal"}} {count}"#)
 }
 
 /// Prometheus sees an increase only from a value that it has seen.

@@ -79,11 +79,12 @@ fn full() -> Value {
     json!({
         "ignore_case": false,
         "instances": 4,
+        "overload": { "cpu": "85%", "scheduling_delay": "20ms" },
         "defaults": { "on_backend_failure": "closed" },
         "rules": [
             {
                 "id": "every-key",
-                "match": { "methods": ["GET"], "paths": ["/v1/{org}"] },
+                "match": { "methods": ["GET"], "paths": ["/v1/{org}"], "priority": ["low", "normal"] },
                 "tenant_from": "{org}",
                 "adaptive_rate": {
                     "floor": rate(1), "ceiling": rate(9), "start": rate(3), "increase": 0.5, "decrease": 0.5
@@ -101,9 +102,10 @@ fn full() -> Value {
                 "charge_on": [401, "5xx"],
                 "refund_on": [503],
                 "per_message": "both",
-                "plans": { "pro": both.clone(), "staff": "unlimited" },
+                "plans": { "pro": both.clone(), "staff": "unlimited", "free": { "priority": "low", "tiers": both.clone() } },
                 "tenants": { "acme": both, "internal": "unlimited" },
                 "fallback": false,
+                "reserve": { "normal": "5%", "high": "12.5%", "critical": "20%" },
                 "on_missing_key": "reject",
                 "fair": false,
                 "shadow": false,

@@ -1,5 +1,5 @@
-//! Wait queues for what cannot be reserved: one queue per key, first come,
-//! first served. They hold wakers only, and decide nothing.
+//! Wait queues for what cannot be reserved: one queue per key, by priority, and first
+//! come, first served within one. They hold wakers only, and decide nothing.
 //!
 //! The end of a concurrency limit's wait is unknown, so no slot can be reserved
 //! for it. The same holds for a rate that may change before the slot comes, and
@@ -25,7 +25,7 @@ use std::{
 };
 
 use super::shards::{AtomicU64, AtomicUsize, Sharded, discard, remove, wake_all};
-use crate::fingerprint::Fingerprint;
+use crate::{descriptor::Priority, fingerprint::Fingerprint};
 
 /// All queues of a limiter.
 #[derive(Debug, Default)]
@@ -37,10 +37,22 @@ pub(in crate::limiter) struct WaitQueues {
     queues: Sharded<Queue>,
 }
 
-/// The number of a request that is in no queue: every entry is before it.
-pub(in crate::limiter) const NOT_QUEUED: u64 = u64::MAX;
+/// The number of a request that is in no queue: all entries of its priority are before it,
+/// and those of higher ones.
+pub(in crate::limiter) fn not_queued(priority: Priority) -> u64 {
+    first_number(priority) | ((1 << ARRIVAL_BITS) - 1)
+}
 
-/// By number. Numbers are given by arrival, whichever queue is joined first.
+/// The first number of a priority. The highest has the smallest.
+fn first_number(priority: Priority) -> u64 {
+    (Priority::Critical as u64 - priority as u64) << ARRIVAL_BITS
+}
+
+/// What of a number tells the order of arrival.
+const ARRIVAL_BITS: u32 = 62;
+
+/// By number. Numbers are given by priority, and by arrival within one, whichever queue is
+/// joined first.
 type Queue = BTreeMap<u64, State>;
 
 #[derive(Debug, Default)]
@@ -101,10 +113,10 @@ impl WaitQueues {
         }
     }
 
-    /// Joins the queue of `key` at its end.
-    pub(in crate::limiter) fn join(self: &Arc<Self>, key: Fingerprint) -> QueueEntry {
+    /// Joins the queue of `key` behind all of its priority.
+    pub(in crate::limiter) fn join(self: &Arc<Self>, key: Fingerprint, priority: Priority) -> QueueEntry {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.enter(key, number)
+        self.enter(key, first_number(priority) | number)
     }
 
     fn enter(self: &Arc<Self>, key: Fingerprint, number: u64) -> QueueEntry {
@@ -125,8 +137,8 @@ fn first_of(queue: &mut Queue) -> Option<&mut State> {
 }
 
 impl QueueEntry {
-    /// Moves to another key's queue, with the same number: a request that came
-    /// earlier is ahead in whichever queue it waits.
+    /// Moves to another key's queue, with the same number: of one priority, a request that
+    /// came earlier is ahead in whichever queue it waits.
     pub(in crate::limiter) fn move_to(&mut self, key: Fingerprint) {
         if key != self.key {
             // Joins the new queue before it leaves the old one.

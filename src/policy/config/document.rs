@@ -16,11 +16,13 @@ use serde_path_to_error::Segment;
 use super::tree::{Mistake, Node};
 use crate::{
     error::ConfigError,
+    overload::Overload,
     policy::{
         choices::Dimension,
         forms::{self, yes},
         pattern,
-        rule::{Match, Policy, Rule},
+        policy::Policy,
+        rule::{Match, Rule},
         validate::{check_id, validate},
     },
     quota::{Algorithm, Quota},
@@ -46,6 +48,7 @@ pub(super) struct Document {
     ignore_case: bool,
     /// How many instances share the limits.
     instances: Option<u64>,
+    overload: Option<Overload>,
 }
 
 /// The form of a rule that service teams have already. It is only read.
@@ -101,7 +104,7 @@ impl From<Sla> for Rule {
         };
         let SlaMatch { methods, path_pattern } = sla.matches;
         let mut rule = Self::new(sla.id).enabled(sla.enabled).per(Dimension::ALL.iter().cloned());
-        rule.matches = Match { methods, paths: path_pattern.into_iter().collect(), routes: Vec::new() };
+        rule.matches = Match { methods, paths: path_pattern.into_iter().collect(), ..Match::default() };
         rule.tiers = sla.tiers.into_iter().map(tier).collect();
         rule
     }
@@ -114,7 +117,7 @@ pub(super) fn read(node: &Node) -> Result<Policy, ConfigError> {
     }
     let node = &*with_defaults(node)?;
     let read: Result<Document, _> = serde_path_to_error::deserialize(node);
-    let Document { rules, slas, ignore_case, instances, .. } = read.map_err(|error| locate(node, error))?;
+    let Document { rules, slas, ignore_case, instances, overload, .. } = read.map_err(|error| locate(node, error))?;
     if rules.is_none() && slas.is_none() {
         return Err(ConfigError::new("", "the policy has neither `rules` nor `slas`"));
     }
@@ -124,7 +127,7 @@ pub(super) fn read(node: &Node) -> Result<Policy, ConfigError> {
         return Err(ConfigError::new("tiers", "is missing").of_rule(rule_name(node, "rules", index)));
     }
     let rules = rules.into_iter().chain(slas.into_iter().flatten().map(Rule::from)).collect();
-    let policy = Policy { rules, ignore_case, instances };
+    let policy = Policy { rules, ignore_case, instances, overload };
     validate(&policy, |index| match index.checked_sub(natives) {
         None => format!("rules[{index}]"),
         Some(index) => format!("slas[{index}]"),

@@ -6,6 +6,7 @@
 //! the nearest known key.
 
 mod document;
+mod overload;
 mod tier;
 mod tree;
 mod yaml;
@@ -19,7 +20,7 @@ use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use serde_json::{Value, json};
 
 use self::{document::Document, tree::Node};
-use super::rule::Policy;
+use super::policy::Policy;
 
 impl Policy {
     /// The JSON Schema (2020-12) of a policy file, in any serde format: editors

@@ -9,13 +9,17 @@ use std::{borrow::Cow, fmt, time::Duration};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
-    de::{Error, SeqAccess, Unexpected, Visitor, value::SeqAccessDeserializer},
+    de::{
+        Error, MapAccess, SeqAccess, Unexpected, Visitor,
+        value::{MapAccessDeserializer, SeqAccessDeserializer},
+    },
 };
 
 use crate::{
+    descriptor::Priority,
     policy::{
         forms::{self, is_default},
-        rule::Override,
+        rule::{Limits, Override},
     },
     quota::{Algorithm, Quota},
 };
@@ -138,11 +142,22 @@ impl JsonSchema for Quota {
     }
 }
 
+/// As it stands beside a plan or a tenant: its limits, or a map of these and a priority.
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "exception", extend("anyOf" = [{ "required": ["priority"] }, { "required": ["tiers"] }]))]
+struct Exception {
+    #[serde(default, skip_serializing_if = "is_default")]
+    priority: Option<Priority>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    tiers: Limits,
+}
+
 impl Serialize for Override {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Tiers(tiers) => tiers.serialize(serializer),
-            Self::Unlimited => serializer.serialize_str("unlimited"),
+        match self.priority {
+            None => self.limits.serialize(serializer),
+            priority => Exception { priority, tiers: self.limits.clone() }.serialize(serializer),
         }
     }
 }
@@ -159,24 +174,85 @@ impl<'de> Visitor<'de> for OverrideVisitor {
     type Value = Override;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("`unlimited` or a list of tiers")
+        f.write_str("`unlimited`, a list of tiers, or a map with `priority`")
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Override, E> {
-        match text {
-            "unlimited" => Ok(Override::Unlimited),
-            other => Err(E::invalid_value(Unexpected::Str(other), &self)),
-        }
+        LimitsVisitor.visit_str(text).map(Override::from)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, tiers: A) -> Result<Override, A::Error> {
-        Vec::deserialize(SeqAccessDeserializer::new(tiers)).map(Override::Tiers)
+        LimitsVisitor.visit_seq(tiers).map(Override::from)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Override, A::Error> {
+        let Exception { priority, tiers: limits } = Exception::deserialize(MapAccessDeserializer::new(map))?;
+        match priority {
+            None if limits == Limits::Same => Err(A::Error::custom("must have `priority`, `tiers`, or both")),
+            priority => Ok(Override { limits, priority }),
+        }
+    }
+}
+
+impl From<Limits> for Override {
+    fn from(limits: Limits) -> Self {
+        Self { limits, priority: None }
     }
 }
 
 impl JsonSchema for Override {
     fn schema_name() -> Cow<'static, str> {
         "override".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let limits = generator.subschema_for::<Limits>();
+        let exception = generator.subschema_for::<Exception>();
+        json_schema!({ "anyOf": [limits, exception] })
+    }
+}
+
+/// What has no limits of its own is left out.
+impl Serialize for Limits {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Same => serializer.serialize_unit(),
+            Self::Tiers(tiers) => tiers.serialize(serializer),
+            Self::Unlimited => serializer.serialize_str("unlimited"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Limits {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(LimitsVisitor)
+    }
+}
+
+struct LimitsVisitor;
+
+impl<'de> Visitor<'de> for LimitsVisitor {
+    type Value = Limits;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("`unlimited` or a list of tiers")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Limits, E> {
+        match text {
+            "unlimited" => Ok(Limits::Unlimited),
+            other => Err(E::invalid_value(Unexpected::Str(other), &self)),
+        }
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, tiers: A) -> Result<Limits, A::Error> {
+        Vec::deserialize(SeqAccessDeserializer::new(tiers)).map(Limits::Tiers)
+    }
+}
+
+impl JsonSchema for Limits {
+    fn schema_name() -> Cow<'static, str> {
+        "limits".into()
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {

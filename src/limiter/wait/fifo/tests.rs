@@ -1,5 +1,7 @@
 use super::*;
 
+const NORMAL: Priority = Priority::Normal;
+
 fn key(number: u128) -> Fingerprint {
     Fingerprint::from_u128(number << 64)
 }
@@ -11,7 +13,7 @@ fn is_called(entry: &QueueEntry) -> bool {
 #[test]
 fn only_the_first_of_a_queue_is_called_as_it_joins() {
     let queues = Arc::new(WaitQueues::default());
-    let (first, second) = (queues.join(key(1)), queues.join(key(1)));
+    let (first, second) = (queues.join(key(1), NORMAL), queues.join(key(1), NORMAL));
     assert_eq!((is_called(&first), is_called(&second)), (true, false));
     assert_eq!((first.is_first(), second.is_first()), (true, false));
     assert!(!is_called(&first), "once");
@@ -19,11 +21,26 @@ fn only_the_first_of_a_queue_is_called_as_it_joins() {
     assert!(is_called(&second) && second.is_first());
 }
 
+#[test]
+fn a_higher_priority_is_ahead_of_all_lower_ones() {
+    let queues = Arc::new(WaitQueues::default());
+    let join = |priority| queues.join(key(1), priority);
+    let (low, high, late) = (join(Priority::Low), join(Priority::High), join(Priority::High));
+    assert_eq!([&low, &high, &late].map(QueueEntry::is_first), [false, true, false]);
+    let is_behind = |priority| queues.has_before(key(1), not_queued(priority));
+    assert_eq!(Priority::ALL.iter().map(|class| is_behind(*class)).collect::<Vec<_>>(), [true, true, true, false]);
+    drop(high);
+    assert!(is_called(&late) && late.is_first());
+    drop(late);
+    assert!(is_called(&low) && low.is_first() && !is_behind(Priority::Normal));
+}
+
 /// By its number, it is ahead of those that came later.
 #[test]
 fn an_entry_that_moves_to_the_front_of_another_queue_is_called() {
     let queues = Arc::new(WaitQueues::default());
-    let (mut early, other, mut late) = (queues.join(key(1)), queues.join(key(2)), queues.join(key(1)));
+    let (mut early, other, mut late) =
+        (queues.join(key(1), NORMAL), queues.join(key(2), NORMAL), queues.join(key(1), NORMAL));
     assert_eq!([&early, &other, &late].map(is_called), [true, true, false]);
     early.move_to(key(2));
     late.move_to(key(2));

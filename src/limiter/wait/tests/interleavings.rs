@@ -17,7 +17,7 @@ use super::{
     fifo::WaitQueues,
     slots::{Newcomer, SlotEntry, SlotOwner, SlotQueues, SlotTime},
 };
-use crate::{fingerprint::Fingerprint, time::Timestamp};
+use crate::{descriptor::Priority, fingerprint::Fingerprint, time::Timestamp};
 
 fn key() -> Fingerprint {
     Fingerprint::from_u128(7)
@@ -74,7 +74,7 @@ impl Units {
         if self.take() {
             return;
         }
-        let entry = self.queues.join(key());
+        let entry = self.queues.join(key(), Priority::Normal);
         loop {
             block_on(|cx| entry.poll_called(cx));
             if self.take() {
@@ -122,7 +122,7 @@ fn each_waiter_gets_one_of_two_units() {
 fn a_waiter_that_leaves_passes_its_call_on() {
     explore(|| {
         let units = units(0);
-        let leaving = units.queues.join(key());
+        let leaving = units.queues.join(key(), Priority::Normal);
         let waiting = Arc::clone(&units);
         let waiter = thread::spawn(move || waiting.wait());
         units.release();

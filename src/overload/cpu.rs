@@ -1,0 +1,167 @@
+//! How much CPU is in use: [`Cpu`], from a control group or from the whole machine.
+//!
+//! Invariant: where nothing can be measured, a policy that asks for it is invalid.
+
+use std::{
+    collections::VecDeque,
+    fs,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use super::signal::{CPU, LoadSignal};
+
+/// Over how long the use is averaged.
+const SPAN: Duration = Duration::from_secs(1);
+
+/// See [`cpu`](super::cpu).
+#[derive(Debug)]
+pub(super) struct Cpu {
+    source: Option<Source>,
+    samples: Mutex<VecDeque<(Instant, Sample)>>,
+}
+
+/// Where the use is read.
+#[derive(Clone, Debug, PartialEq)]
+enum Source {
+    /// A control group's folder, and the CPUs that it may use: 1.5 for one and a half.
+    Group(PathBuf, f64),
+    Machine,
+}
+
+/// What was used since some start, and what could have been; in the same unit. `None` for
+/// a control group, which may use so much in each second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Sample {
+    used: f64,
+    available: Option<f64>,
+}
+
+impl Cpu {
+    pub(super) fn new() -> Self {
+        Self { source: Source::find(Path::new("/")), samples: Mutex::default() }
+    }
+}
+
+impl Source {
+    /// Below this root, the limited control group of this process, else the machine.
+    fn find(root: &Path) -> Option<Self> {
+        let group = || {
+            let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
+            let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+            let folder = root.join("sys/fs/cgroup").join(own);
+            let limit = fs::read_to_string(folder.join("cpu.max")).ok()?;
+            let cpus = quota(&limit)?;
+            let source = Self::Group(folder, cpus);
+            source.sample(root).map(|_| source)
+        };
+        group().or_else(|| Self::Machine.sample(root).map(|_| Self::Machine))
+    }
+
+    fn sample(&self, root: &Path) -> Option<Sample> {
+        match self {
+            Self::Group(folder, _) => {
+                let stat = fs::read_to_string(folder.join("cpu.stat")).ok()?;
+                let used = stat.lines().find_map(|line| line.strip_prefix("usage_usec "))?;
+                Some(Sample { used: used.trim().parse::<f64>().ok()? / 1e6, available: None })
+            }
+            Self::Machine => machine(&fs::read_to_string(root.join("proc/stat")).ok()?),
+        }
+    }
+
+    /// The part that was used between two samples.
+    fn part(&self, from: (Instant, Sample), to: (Instant, Sample)) -> f64 {
+        let available = match (self, from.1.available, to.1.available) {
+            (Self::Group(_, cpus), ..) => to.0.duration_since(from.0).as_secs_f64() * cpus,
+            (Self::Machine, from, to) => to.unwrap_or(0.0) - from.unwrap_or(0.0),
+        };
+        if available > 0.0 { (to.1.used - from.1.used) / available } else { 0.0 }
+    }
+}
+
+/// The CPUs of a `cpu.max`: `150000 100000` is 1.5, `max 100000` is no limit.
+fn quota(text: &str) -> Option<f64> {
+    let mut words = text.split_whitespace().map(|word| word.parse::<f64>().ok());
+    let (quota, period) = (words.next()??, words.next()??);
+    (quota > 0.0 && period > 0.0).then_some(quota / period)
+}
+
+/// The first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal.
+fn machine(text: &str) -> Option<Sample> {
+    let line = text.lines().next()?.strip_prefix("cpu ")?;
+    let ticks: Option<Vec<f64>> = line.split_whitespace().take(8).map(|word| word.parse().ok()).collect();
+    let ticks = ticks.filter(|ticks| ticks.len() >= 5)?;
+    let available: f64 = ticks.iter().sum();
+    Some(Sample { used: available - ticks[3] - ticks[4], available: Some(available) })
+}
+
+impl LoadSignal for Cpu {
+    fn load(&self) -> f64 {
+        let Some(source) = &self.source else { return f64::NAN };
+        let Some(sample) = source.sample(Path::new("/")) else { return f64::NAN };
+        let now = (Instant::now(), sample);
+        let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        // The last sample that is a second old stays, as the start of the span.
+        while samples.get(1).is_some_and(|(at, _)| now.0.duration_since(*at) >= SPAN) {
+            samples.pop_front();
+        }
+        let load = samples.front().map_or(0.0, |first| source.part(*first, now));
+        samples.push_back(now);
+        load
+    }
+
+    fn name(&self) -> &str {
+        CPU
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let reason = "the CPU cannot be measured here: neither a control group nor `/proc/stat` can be read";
+        self.source.as_ref().map(|_| ()).ok_or_else(|| reason.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_without_a_limit_has_none() {
+        assert_eq!(quota("max 100000\n"), None);
+        assert_eq!(quota("150000 100000\n"), Some(1.5));
+        assert_eq!(quota(""), None);
+    }
+
+    #[test]
+    fn the_machine_is_in_use_when_it_is_not_idle() {
+        let sample = |idle| machine(&format!("cpu  10 0 10 {idle} 0 0 0 0 0 0\ncpu0 1 2 3 4\n")).unwrap();
+        let now = Instant::now();
+        let (from, to) = (sample(80), Sample { used: 40.0, available: Some(200.0) });
+        assert_eq!(from, Sample { used: 20.0, available: Some(100.0) });
+        assert!((Source::Machine.part((now, from), (now, to)) - 0.2).abs() < 1e-9);
+        assert_eq!(machine("intr 1 2 3"), None);
+        assert_eq!(machine("cpu  1 x"), None);
+    }
+
+    #[test]
+    fn a_limited_group_is_preferred_to_the_machine() {
+        let root = std::env::temp_dir().join(format!("tower-ratelimit-cpu-{}", std::process::id()));
+        let group = root.join("sys/fs/cgroup/app");
+        fs::create_dir_all(&group).unwrap();
+        fs::create_dir_all(root.join("proc/self")).unwrap();
+        fs::write(root.join("proc/stat"), "cpu  1 2 3 4 5 6 7 8 9 10\n").unwrap();
+        fs::write(root.join("proc/self/cgroup"), "0::/app\n").unwrap();
+        fs::write(group.join("cpu.max"), "max 100000\n").unwrap();
+        fs::write(group.join("cpu.stat"), "usage_usec 2000000\nuser_usec 1\n").unwrap();
+        assert_eq!(Source::find(&root), Some(Source::Machine));
+        fs::write(group.join("cpu.max"), "50000 100000\n").unwrap();
+        let found = Source::find(&root).unwrap();
+        assert_eq!(found, Source::Group(group, 0.5));
+        let from = found.sample(&root).unwrap();
+        assert_eq!(from, Sample { used: 2.0, available: None });
+        let (start, used) = (Instant::now(), Sample { used: 2.4, ..from });
+        assert!((found.part((start, from), (start + Duration::from_secs(1), used)) - 0.8).abs() < 1e-9);
+        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(Source::find(&root), None);
+    }
+}

@@ -1,0 +1,64 @@
+use super::*;
+
+const NOW: Timestamp = Timestamp::from_secs(1_704_067_200);
+
+/// The parts of each class that are shed.
+fn shed(levels: &Levels, cut: u32) -> [f64; CLASSES] {
+    let part = |priority| {
+        let of_tenant = |tenant: String| level(priority, Some(TenantId::Name(&tenant)), NOW);
+        let below = (0..4_000).filter(|n| levels.is_below(of_tenant(format!("tenant-{n}")), cut)).count();
+        below as f64 / 4_000.0
+    };
+    [Priority::Low, Priority::Normal, Priority::High, Priority::Critical].map(part)
+}
+
+#[test]
+fn whole_classes_are_cut_off_before_the_next_is_touched() {
+    let levels = Levels::default();
+    for n in 0..SEEN {
+        let priority = [Priority::Low, Priority::Low, Priority::Normal, Priority::Critical][n % 4];
+        levels.record(level(priority, Some(TenantId::Name(&format!("tenant-{n}"))), NOW));
+    }
+    let near = |found: [f64; CLASSES], expected: [f64; CLASSES]| {
+        let is_near = found.iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 0.05);
+        assert!(is_near, "{found:?}, not {expected:?}");
+    };
+    near(shed(&levels, levels.cut(0.0)), [0.0; 4]);
+    near(shed(&levels, levels.cut(0.25)), [0.5, 0.0, 0.0, 0.0]);
+    near(shed(&levels, levels.cut(0.5)), [1.0, 0.0, 0.0, 0.0]);
+    near(shed(&levels, levels.cut(0.625)), [1.0, 0.5, 0.0, 0.0]);
+    near(shed(&levels, levels.cut(0.75)), [1.0, 1.0, 1.0, 0.0]);
+}
+
+/// With one tenant, or none, there is one level in a class, of which a part is cut.
+#[test]
+fn a_single_level_is_cut_in_parts() {
+    let levels = Levels::default();
+    let only = level(Priority::Normal, None, NOW);
+    (0..SEEN).for_each(|_| levels.record(only));
+    for fraction in [0.0, 0.1, 0.5, 0.95] {
+        let cut = levels.cut(fraction);
+        let outcomes: Vec<bool> = (0..1_000).map(|_| levels.is_below(only, cut)).collect();
+        let below = outcomes.iter().filter(|below| **below).count();
+        assert!((below as f64 / 1_000.0 - fraction).abs() < 0.002, "{below} of 1,000 for {fraction}");
+        let longest = outcomes.chunk_by(|a, b| a == b).filter(|run| run[0]).map(<[_]>::len).max().unwrap_or(0);
+        assert!(fraction > 0.5 || longest <= 2, "{longest} in a row for {fraction}");
+    }
+}
+
+#[test]
+fn a_tenant_keeps_its_level_for_an_hour() {
+    let at = |seconds| level(Priority::High, Some(TenantId::Name("acme")), Timestamp::from_secs(seconds));
+    let start = NOW.as_secs();
+    assert!((start..start + 3_600).step_by(60).all(|second| at(second) == at(start)));
+    assert!((1..24).any(|hour| at(start + hour * 3_600) != at(start)));
+}
+
+#[test]
+fn only_the_last_requests_count() {
+    let levels = Levels::default();
+    let (low, high) = (level(Priority::Low, None, NOW), level(Priority::High, None, NOW));
+    (0..SEEN).for_each(|_| levels.record(low));
+    (0..SEEN).for_each(|_| levels.record(high));
+    assert!(levels.is_below(low, levels.cut(0.5)) && levels.cut(0.5) > position(high));
+}

@@ -1,0 +1,135 @@
+//! Overload of the process: the signals that show it, [`Overload`], and what is shed
+//! meanwhile.
+//!
+//! When a signal is above its threshold, a controller sheds a growing part of all
+//! requests: before any rule, whole classes of [`Priority`] first, and within a class the
+//! same tenants for an hour. It sheds nothing a rule would; it knows no rules. The
+//! invariant: of each class at least one request in a hundred passes, so that a recovery
+//! is seen.
+
+mod controller;
+mod cpu;
+mod levels;
+mod scheduling;
+mod shedder;
+mod signal;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+pub use self::signal::LoadSignal;
+use self::signal::Named;
+pub(crate) use self::{
+    shedder::Shedder,
+    signal::{CPU, SCHEDULING_DELAY},
+};
+use crate::{
+    descriptor::Priority,
+    error::{ConfigError, ensure},
+};
+
+/// When the process is overloaded: any number of signals, each with a threshold.
+///
+/// Each 100 ms the signals are read, by a request that arrives. Above its threshold, a
+/// signal raises the part of requests that are shed, by how much it is above and for how
+/// long, up to 95%. The part is back at 0 within ten seconds after all signals are below.
+///
+/// A shed request is rejected with [`Overloaded`](crate::RateLimitedKind::Overloaded) before
+/// any rule is looked at, and charges nothing. The lowest [`Priority`] is shed first.
+/// Within a class, tenants are shed by a hash of their name and the hour: all requests of
+/// one tenant succeed, or none. Exempt requests, and those of a rule that is
+/// [`exempt`](crate::Rule::exempt), are never shed.
+///
+/// ```
+/// use tower_ratelimit::{Policy, Quota, RateLimiter, Rule, overload::{self, Overload}};
+///
+/// let queue_depth = || 120.0;
+/// let overload = Overload::new()
+///     .signal(overload::scheduling_delay(), 0.020)
+///     .signal(overload::named("queue", queue_depth), 500.0);
+/// let policy = Policy::new().rule(Rule::new("api").tier(Quota::per_second(100))).overload(overload);
+/// let limiter = RateLimiter::new(policy)?;
+/// # let _ = limiter;
+/// # Ok::<_, tower_ratelimit::ConfigError>(())
+/// ```
+#[derive(Clone, Default)]
+#[must_use]
+pub struct Overload {
+    signals: Vec<Watched>,
+}
+
+#[derive(Clone)]
+struct Watched {
+    signal: Arc<dyn LoadSignal>,
+    threshold: f64,
+}
+
+impl Overload {
+    /// No signal yet. A policy that has it so is invalid.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sheds while `signal` is above `threshold`, in the signal's own unit.
+    pub fn signal(mut self, signal: impl LoadSignal, threshold: f64) -> Self {
+        self.signals.push(Watched { signal: Arc::new(signal), threshold });
+        self
+    }
+
+    /// Whether it can be put in force.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        ensure(!self.signals.is_empty(), "overload", "{}", "must have at least one signal")?;
+        for Watched { signal, threshold } in &self.signals {
+            let key = format!("overload.{}", signal.name());
+            // False for NaN.
+            ensure(*threshold > 0.0 && threshold.is_finite(), &key, threshold, "must be a number above 0")?;
+            let is_reachable = signal.name() != CPU || *threshold <= 1.0;
+            ensure(is_reachable, &key, threshold, "must be at most 100%, which is 1")?;
+            signal.check().map_err(|reason| ConfigError::new(&key, reason).with_value(threshold))?;
+        }
+        Ok(())
+    }
+
+    /// The names of the signals, with their thresholds.
+    pub(crate) fn thresholds(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.signals.iter().map(|watched| (watched.signal.name(), watched.threshold))
+    }
+}
+
+impl fmt::Debug for Overload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.thresholds()).finish()
+    }
+}
+
+/// By the names of the signals and their thresholds.
+impl PartialEq for Overload {
+    fn eq(&self, other: &Self) -> bool {
+        self.thresholds().eq(other.thresholds())
+    }
+}
+
+/// A signal with a name: what `load` returns.
+pub fn named(name: impl Into<String>, load: impl Fn() -> f64 + Send + Sync + 'static) -> impl LoadSignal {
+    Named { name: name.into(), load }
+}
+
+/// How much of the CPU that this process may use is in use, over the last second: from 0
+/// to 1. Of a control group with a limit (cgroup v2, `cpu.max`) what the group uses of that
+/// limit, else what all processes use of the machine. On Linux only: elsewhere, the policy
+/// is invalid.
+pub fn cpu() -> impl LoadSignal {
+    cpu::Cpu::new()
+}
+
+/// How late timers of this runtime fire, in seconds: the 90th percentile of the last
+/// second. It shows an executor that is blocked or has too much to do, which the CPU does
+/// not. A task of the runtime of the first request measures it, and ends with the policy.
+pub fn scheduling_delay() -> impl LoadSignal {
+    scheduling::SchedulingDelay::default()
+}
+
+/// How often the signals are read.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// The number of classes.
+const CLASSES: usize = Priority::ALL.len();
