@@ -18,10 +18,9 @@ use std::{fmt, sync::Arc, time::Duration};
 
 pub use self::signal::LoadSignal;
 use self::signal::Named;
-pub(crate) use self::{
-    shedder::Shedder,
-    signal::{CPU, SCHEDULING_DELAY},
-};
+#[cfg(feature = "serde")]
+pub(crate) use self::signal::SCHEDULING_DELAY;
+pub(crate) use self::{shedder::Shedder, signal::CPU};
 use crate::{
     descriptor::Priority,
     error::{ConfigError, ensure},

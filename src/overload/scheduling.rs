@@ -3,6 +3,8 @@
 //! Measured by the standard library's clock: Tokio's may be paused. Invariant: its task
 //! ends with the signal.
 
+#![allow(clippy::disallowed_methods, reason = "it measures timers, and decides nothing")]
+
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
