@@ -1,5 +1,6 @@
 //! Priorities, reserves, and what is shed while the process is overloaded: through the
 //! layer and by the limiter, on a clock that the test steps.
+#![cfg(all(feature = "metrics", feature = "serde", feature = "test-util"))]
 #![allow(clippy::unwrap_used)]
 
 #[path = "overload/policies.rs"]
