@@ -211,10 +211,11 @@ impl Receipt {
     }
 
     /// Calls `with` for each tier, with its charge and its claim: the units that
-    /// are left to refund.
+    /// are left to refund. Tiers are those of the whole limits: what is given back
+    /// leaves no more than they allow.
     pub(crate) fn for_each(&self, mut with: impl FnMut(&Charge<'_>, &Tier, &mut TierClaim)) {
         for Charged { charge, claims } in &self.charged {
-            let charge = charge.charge();
+            let charge = charge.charge().unreserved();
             for (tier, claim) in charge.tiers().iter().zip(claims.tiers.lock().iter_mut()) {
                 with(&charge, tier, claim);
             }

@@ -37,7 +37,7 @@ use super::{
     lease::Lease,
     observe,
     permit::Charged,
-    queue::{is_of, longest_in_queue, priority, rate_queues},
+    queue::{is_of, longest_in_queue, priority_in, rate_queues},
     reservation::Reservation,
     state::RateLimiter,
     wait::{capacity::WaiterGrant, fifo::QueueEntry},
@@ -383,11 +383,12 @@ impl Admission {
     /// kept, whether it is polled or not.
     fn enter_queue(&mut self) {
         let (Step::Queue(queue), Some(undecided)) = (&self.step, &mut self.undecided) else { return };
-        if let Some(entry) = &mut undecided.entry {
-            return entry.move_to(queue.key);
-        }
         let charges: Vec<_> = undecided.enforced.iter().map(OwnedCharge::charge).collect();
-        let entry = self.limiter.inner.queues.join(queue.key, priority(&charges));
+        let priority = priority_in(&charges, queue.key);
+        if let Some(entry) = &mut undecided.entry {
+            return entry.move_to(queue.key, priority);
+        }
+        let entry = self.limiter.inner.queues.join(queue.key, priority);
         (undecided.entry, undecided.called) = (Some(entry), None);
     }
 

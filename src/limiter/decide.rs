@@ -7,6 +7,8 @@
 
 use std::{slice, time::Duration};
 
+use http::Extensions;
+
 use super::{
     admission::{Admission, Ask, Decided, Event, Queue, Step},
     attempt::{Attempt, AttemptOptions, Purpose, longest_wait, rules},
@@ -43,7 +45,17 @@ pub(crate) struct CallerNeeds {
     pub(crate) lease: bool,
 }
 
+/// In the extensions of a request that a layer of this limiter, by its id, has not shed: layers
+/// further in do not look again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PassedOverload(u64);
+
 impl RateLimiter {
+    /// What a layer adds to the extensions of a request that it has admitted.
+    pub(crate) fn passed_overload(&self) -> Option<PassedOverload> {
+        self.inner.shedder.get().map(|_| PassedOverload(self.id()))
+    }
+
     /// Decides a request and fills in `decision`, which must be
     /// [`Decision::unlimited`].
     pub(crate) fn decide(
@@ -169,14 +181,19 @@ impl RateLimiter {
         decision: &mut Decision,
     ) -> bool {
         let policy = snapshot.policy;
-        let Some(overload) = policy.policy.overload.as_ref().filter(|_| !descriptor.exempt) else { return false };
+        let Some(overload) = &policy.policy.overload else { return false };
+        // An outer layer of this limiter has looked already.
+        let has_passed = |passed: &PassedOverload| passed.0 == self.id();
+        if descriptor.exempt
+            || descriptor.extensions.and_then(Extensions::get).is_some_and(has_passed)
+            || policy.exempts(descriptor)
+        {
+            return false;
+        }
         let priority = policy.priority(descriptor);
         let tenant = descriptor.tenant.as_ref().map(TenantRef::id);
         let shedder = self.inner.shedder.get_or_init(Box::default);
         let Some(retry_after) = shedder.shed(overload, priority, tenant, now) else { return false };
-        if policy.exempts(descriptor) {
-            return false;
-        }
         decision.reject(RateLimitedKind::Overloaded, now, Some(retry_after));
         snapshot.counters.count(RequestResult::Shed);
         count_shed(priority.as_str());

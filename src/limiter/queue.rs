@@ -10,7 +10,7 @@ use std::{slice, time::Duration};
 use super::{
     attempt::{Attempt, longest_wait},
     state::RateLimiter,
-    wait::fifo::not_queued,
+    wait::fifo::{not_queued, numbered},
 };
 use crate::{
     backend::{Charge, Decide, Outcome, OutcomeKind, Receipt},
@@ -61,9 +61,10 @@ pub(super) fn longest_in_queue(charges: &[Charge<'_>], key: Fingerprint, max_wai
     rule.or_else(|| charges.iter().map(|charge| charge.max_wait).min()).unwrap_or(0).min(nanos(max_wait))
 }
 
-/// How much a request matters: the most that any of its rules says.
-pub(super) fn priority(charges: &[Charge<'_>]) -> Priority {
-    charges.iter().map(|charge| charge.priority).max().unwrap_or_default()
+/// How much a request matters in the queue of `key`: as the rule says whose charge it is.
+pub(super) fn priority_in(charges: &[Charge<'_>], key: Fingerprint) -> Priority {
+    let of_rule = charges.iter().find(|charge| is_of(key, charge)).or(charges.first());
+    of_rule.map_or(Priority::default(), |charge| charge.priority)
 }
 
 impl RateLimiter {
@@ -73,9 +74,12 @@ impl RateLimiter {
         if queues.are_empty() {
             return None;
         }
-        let number = attempt.queued.map_or_else(|| not_queued(priority(attempt.enforced)), |(_, number)| number);
-        let is_ahead = |key: &Fingerprint| queues.has_before(*key, number);
         let charges = attempt.enforced;
+        let is_ahead = |key: &Fingerprint| {
+            let priority = priority_in(charges, *key);
+            let number = attempt.queued.map_or(not_queued(priority), |(_, number)| numbered(priority, number));
+            queues.has_before(*key, number)
+        };
         let mut keys = charges.iter().flat_map(in_flight).chain(rate_queues(charges)).map(|[own, _]| own);
         keys.find(is_ahead).or_else(|| {
             // Whether a concurrency limit is counted by the overflow counter

@@ -95,6 +95,11 @@ where
         if let (Some(tenant), Some(request)) = (tenant, D::http(&mut request)) {
             request.extensions_mut().insert(tenant);
         }
+        if let Some(passed) = limiter.passed_overload().filter(|_| decision.is_allowed())
+            && let Some(request) = D::http(&mut request)
+        {
+            request.extensions_mut().insert(passed);
+        }
         let context = CallContext {
             http: D::http,
             limiter: limiter.id(),

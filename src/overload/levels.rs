@@ -34,6 +34,8 @@ pub(super) struct Levels {
     counts: [AtomicU32; LEVELS],
     /// Spreads the requests of the level that is cut.
     turn: AtomicU32,
+    /// Spreads the requests without a tenant over the groups.
+    anonymous: AtomicUsize,
 }
 
 impl Default for Levels {
@@ -43,12 +45,13 @@ impl Default for Levels {
             next: AtomicUsize::new(0),
             counts: [const { AtomicU32::new(0) }; LEVELS],
             turn: AtomicU32::new(0),
+            anonymous: AtomicUsize::new(0),
         }
     }
 }
 
-/// The level of a request. Instances agree on it.
-pub(super) fn level(priority: Priority, tenant: Option<TenantId<'_>>, now: Timestamp) -> usize {
+/// The level of a tenant's requests. Instances agree on it.
+fn level(priority: Priority, tenant: TenantId<'_>, now: Timestamp) -> usize {
     let mut hasher = DefaultHasher::new();
     (tenant, now.as_secs() / 3_600).hash(&mut hasher);
     // Fewer than 128.
@@ -56,6 +59,15 @@ pub(super) fn level(priority: Priority, tenant: Option<TenantId<'_>>, now: Times
 }
 
 impl Levels {
+    /// The level of a request. Those without a tenant have each in turn.
+    pub(super) fn of(&self, priority: Priority, tenant: Option<TenantId<'_>>, now: Timestamp) -> usize {
+        match tenant {
+            Some(tenant) => level(priority, tenant, now),
+            // Far from the one before: 47 has no divisor in common with the groups.
+            None => priority as usize * GROUPS + self.anonymous.fetch_add(47, Ordering::Relaxed) % GROUPS,
+        }
+    }
+
     pub(super) fn record(&self, level: usize) {
         let place = &self.seen[self.next.fetch_add(1, Ordering::Relaxed) % SEEN];
         let before = place.swap(u16::try_from(level + 1).unwrap_or(0), Ordering::Relaxed);

@@ -12,20 +12,23 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    CLASSES, INTERVAL, Overload, Watched,
-    controller::Controller,
-    levels::{Levels, level},
-};
+use super::{CLASSES, INTERVAL, Overload, Watched, controller::Controller, levels::Levels};
 use crate::{
     descriptor::{Priority, TenantId},
     jitter::draw,
     observe::{Mistake, Reported, log_shedding, report_shed_fraction},
-    time::Timestamp,
+    time::{Timestamp, nanos},
 };
 
 /// Of each class, every so many of its requests pass.
 const PASSING: u32 = 100;
+
+/// After such a pause without requests, or without overload in the policy, what was before
+/// does not count.
+const LONGEST_MEMORY: Duration = Duration::from_secs(10);
+
+/// For how long, in nanoseconds, a thread may be held up after it has read the clock.
+const RACE: u64 = 1_000_000_000;
 
 /// After which time a shed request may come again, to which up to as much is added.
 const RETRY_AFTER: u64 = 1_000_000_000;
@@ -54,7 +57,7 @@ impl Shedder {
         now: Timestamp,
     ) -> Option<u64> {
         self.read(overload, now);
-        let level = level(priority, tenant, now);
+        let level = self.levels.of(priority, tenant, now);
         self.levels.record(level);
         let cut = self.cut.load(Ordering::Relaxed);
         if cut == 0 || !self.levels.is_below(level, cut) {
@@ -67,23 +70,30 @@ impl Shedder {
     /// Reads the signals, if it is time and nobody else does.
     fn read(&self, overload: &Overload, now: Timestamp) {
         let (now, last) = (now.as_nanos(), self.read_at.load(Ordering::Relaxed));
-        // After the clock was set back, as after one interval.
-        let passed = now.checked_sub(last).map_or(INTERVAL, Duration::from_nanos);
+        // Another thread may have read the clock a little later; further back, the clock was set.
+        let passed = now.checked_sub(last).unwrap_or_else(|| if last - now < RACE { 0 } else { nanos(INTERVAL) });
+        let passed = Duration::from_nanos(passed);
         if passed < INTERVAL {
             return;
         }
         let Ok(mut controller) = self.controller.try_lock() else { return };
         self.read_at.store(now, Ordering::Relaxed);
         let worst = overload.signals.iter().filter_map(|watched| self.error_of(watched));
-        let Some((error, worst)) = worst.max_by(|one, other| one.0.total_cmp(&other.0)) else { return };
+        let worst = worst.max_by(|one, other| one.0.total_cmp(&other.0));
+        // Where none works, it is as if all were at their thresholds.
+        let error = worst.map_or(0.0, |(error, _)| error);
         let was_shedding = controller.fraction() > 0.0;
+        if passed > LONGEST_MEMORY {
+            *controller = Controller::default();
+        }
         // How long a signal was above its threshold is not known after a pause without requests.
         let passed = if error > 0.0 { passed.min(2 * INTERVAL) } else { passed };
         controller.step(error, passed.as_secs_f64());
         let fraction = controller.fraction();
         report_shed_fraction(fraction);
         if was_shedding != (fraction > 0.0) {
-            log_shedding(fraction > 0.0, worst.signal.name(), (error + 1.0) * worst.threshold, worst.threshold);
+            let (name, threshold) = worst.map_or(("none", 0.0), |(_, worst)| (worst.signal.name(), worst.threshold));
+            log_shedding(fraction > 0.0, name, (error + 1.0) * threshold, threshold);
         }
         self.cut.store(if fraction > 0.0 { self.levels.cut(fraction) } else { 0 }, Ordering::Relaxed);
     }

@@ -149,6 +149,18 @@ impl<'a> Charge<'a> {
         self.with_tier_set(self.tier_sets().for_fallback(self.selection.tier_set))
     }
 
+    /// By the whole limits, whatever is reserved for higher priorities: what was charged is
+    /// given back by them.
+    pub(crate) fn unreserved(self) -> Self {
+        let tier_set = self.tier_sets().unreserved(self.selection.tier_set);
+        if tier_set == self.selection.tier_set {
+            return self;
+        }
+        let (part, whole) = (part_of(&self), self.with_tier_set(tier_set));
+        let tiers = part.and_then(|(start, len)| whole.tiers.get(start..start + len)).unwrap_or(whole.tiers);
+        Self { tiers, ..whole }
+    }
+
     /// All tiers of the selection, of which the charge may have a part.
     pub(super) fn selected(&self) -> &'a [Tier] {
         self.tier_sets().get(self.selection.tier_set)
@@ -276,7 +288,7 @@ impl OwnedCharge {
         let Selection { tier_set, scope } = self.charged.selection;
         let sets = self.charged.own.as_ref().map_or(&self.rule().tier_sets, |own| &own.sets);
         let others = own.as_ref().map_or(&other.tier_sets, |own| &own.sets);
-        let tier_set = others.for_priority(sets.first(tier_set, self.charged.priority), self.charged.priority);
+        let tier_set = others.for_priority(sets.first(tier_set), self.charged.priority);
         let selection = Selection { tier_set, scope };
         let charged = ChargedRule { rule: other.index, own, selection, ..self.charged.clone() };
         Some(Self { policy: Arc::clone(policy), charged, ..self.clone() })

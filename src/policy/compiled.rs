@@ -54,6 +54,10 @@ pub(crate) struct CompiledPolicy {
     pub(super) combines_keys: bool,
     /// Of each plan that has one, the highest that a rule gives it.
     plan_priorities: HashMap<String, Priority, RandomState>,
+    /// The same of tenants, by name.
+    tenant_priorities: HashMap<String, Priority, RandomState>,
+    /// Whether any rule exempts requests.
+    pub(super) has_exempt: bool,
     /// Whether any rule adapts its rate.
     pub(crate) adapts: bool,
     /// Whether any rule delays requests in a layer.
@@ -79,11 +83,8 @@ impl CompiledPolicy {
         let mut matcher = Matcher::default();
         enabled().zip(0..).for_each(|(rule, index)| matcher.insert_rule(index, &rule.matches, policy.ignore_case));
         let has_in_flight = rules.iter().any(|rule| rule.tier_sets.has_in_flight());
-        let mut plan_priorities = HashMap::<_, Priority, _>::default();
-        for (plan, priority) in rules.iter().flat_map(|rule| rule.tier_sets.plan_priorities()) {
-            let highest = plan_priorities.entry(plan.to_owned()).or_insert(priority);
-            *highest = priority.max(*highest);
-        }
+        let plan_priorities = highest(rules.iter().flat_map(|rule| rule.tier_sets.plan_priorities()));
+        let tenant_priorities = highest(rules.iter().flat_map(|rule| rule.tier_sets.tenant_priorities()));
         let adapts = enabled().any(|rule| rule.adaptive_rate.is_some());
         let has_more_to_charge = |rule: &CompiledRule| rule.is_settled_late() || rule.counts_messages();
         Ok(Self {
@@ -102,6 +103,8 @@ impl CompiledPolicy {
             settles: enabled().any(|rule| rule.settle),
             divided_by: enabled().any(Rule::follows_instances).then_some(1),
             plan_priorities,
+            tenant_priorities,
+            has_exempt: enabled().any(|rule| rule.exempt),
             rules,
             policy: Arc::new(policy),
         })
@@ -121,10 +124,15 @@ impl CompiledPolicy {
         Ok(Self { policy: Arc::clone(&self.policy), divided_by: Some(instances), ..compiled })
     }
 
-    /// How much a request matters, whatever its rules: as it says, its tenant, or its plan.
+    /// How much a request matters, whatever its rules: as it says, its tenant, or the highest
+    /// that any rule gives the tenant's name, or else its plan.
     pub(crate) fn priority(&self, descriptor: &Descriptor<'_>) -> Priority {
+        let of_name = || match descriptor.tenant.as_ref()?.id() {
+            TenantId::Name(name) => self.tenant_priorities.get(name).copied(),
+            TenantId::Address(_) => None,
+        };
         let of_plan = || self.plan_priorities.get(descriptor.plan_name()?).copied();
-        descriptor.stated_priority().or_else(of_plan).unwrap_or_default()
+        descriptor.stated_priority().or_else(of_name).or_else(of_plan).unwrap_or_default()
     }
 
     /// The index of the enabled rule with this id.
@@ -271,4 +279,14 @@ impl CompiledRule {
     pub(crate) fn tiers(&self, selection: Selection) -> &[Tier] {
         self.tier_sets.get(selection.tier_set)
     }
+}
+
+/// The highest priority of each name.
+fn highest<'n>(named: impl Iterator<Item = (&'n str, Priority)>) -> HashMap<String, Priority, RandomState> {
+    let mut all = HashMap::<_, Priority, _>::default();
+    for (name, priority) in named {
+        let highest = all.entry(name.to_owned()).or_insert(priority);
+        *highest = priority.max(*highest);
+    }
+    all
 }

@@ -11,7 +11,7 @@ use super::{
     matcher::{PatternMatch, PatternMatches},
     networks,
     resolve::{Extra, Lookup},
-    rule::Rule,
+    rule::{Limits, Rule},
 };
 use crate::{
     decision::{RateLimitedKind, TierStatus},
@@ -84,6 +84,10 @@ impl Lookup<'_> {
             return format!("does not match the path: it is for {}", patterns.join(", "));
         };
         let takes = |found: &PatternMatch| self.rule(*found).keys.takes(self.descriptor.method);
+        if takes(found) && !self.takes(*found) {
+            let priorities: Vec<_> = rule.matches.priorities.iter().map(|priority| priority.as_str()).collect();
+            return format!("does not match the priority: it is for {}", priorities.join(", "));
+        }
         if !takes(found) {
             let methods: Vec<_> = rule.matches.methods.iter().map(|method| method.as_str()).collect();
             return format!("does not match the method: it is for {}", methods.join(", "));
@@ -94,8 +98,9 @@ impl Lookup<'_> {
                 false => "exempts no other spelling of its paths than the one that the policy has".into(),
             };
         }
-        let exempts =
-            |found: &&PatternMatch| takes(found) && self.rule(**found).options.exempt && self.is_as_sent(**found);
+        let exempts = |found: &&PatternMatch| {
+            self.takes(**found) && self.rule(**found).options.exempt && self.is_as_sent(**found)
+        };
         if let Some(exempting) = matched.iter().find(exempts) {
             return format!("does not apply: rule `{}` exempts the request", self.rule(*exempting).id);
         }
@@ -165,7 +170,9 @@ impl Lookup<'_> {
                 smallest.map(|(_, name)| format!("network `{name}`"))
             }
             None => {
-                let plan = self.descriptor.plan_name().filter(|plan| source.plans.contains_key(*plan));
+                let has_limits =
+                    |plan: &&str| source.plans.get(*plan).is_some_and(|instead| instead.limits != Limits::Same);
+                let plan = self.descriptor.plan_name().filter(has_limits);
                 plan.map(|plan| format!("plan `{plan}`"))
             }
         }

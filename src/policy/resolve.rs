@@ -103,10 +103,12 @@ impl CompiledPolicy {
 
     /// Whether an exempt rule matches the request, unless a layer names another rule.
     pub(crate) fn exempts(&self, descriptor: &Descriptor<'_>) -> bool {
-        let lookup = Lookup::new(self, descriptor);
-        let mut found = PatternMatches::new();
+        if !self.has_exempt || descriptor.rule.is_some() {
+            return false;
+        }
+        let (lookup, mut found) = (Lookup::new(self, descriptor), PatternMatches::new());
         lookup.find(&mut found);
-        descriptor.rule.is_none() && found.iter().any(|found| lookup.exempts(*found))
+        found.iter().any(|found| lookup.exempts(*found))
     }
 
     /// The rules that match, each with who the request is to it: the tenant and the
@@ -210,7 +212,7 @@ impl<'a> Lookup<'a> {
     }
 
     /// Whether the rule is for requests of this method and priority.
-    fn takes(&self, found: PatternMatch) -> bool {
+    pub(super) fn takes(&self, found: PatternMatch) -> bool {
         let rule = self.rule(found);
         let priorities = &rule.options.matches.priorities;
         rule.keys.takes(self.descriptor.method)

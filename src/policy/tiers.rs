@@ -125,6 +125,10 @@ pub(super) fn intern(id: &str) -> RuleName {
 #[derive(Debug)]
 pub(super) struct TierSets {
     sets: Vec<Box<[Tier]>>,
+    /// The number of sets before any are repeated.
+    own: u32,
+    /// The number of sets of one share and step.
+    count: u32,
     /// Distance from a set to the one of a priority; 0 where nothing is kept from it.
     to_priority: [u32; Priority::ALL.len()],
     /// Distance from a set to its scaled one; 0 where there are none.
@@ -175,6 +179,8 @@ impl TierSets {
     pub(super) fn new(id: RuleName, rule: &Rule, steps: Option<&RateSteps>, ignore_case: bool) -> Self {
         let mut sets = Self {
             sets: Vec::new(),
+            own: 0,
+            count: 0,
             to_priority: [0; _],
             to_fallback: 0,
             to_next_step: 0,
@@ -192,6 +198,7 @@ impl TierSets {
             _ => vec![1.0],
         };
         let count = quotas.len() * parts.len();
+        (sets.own, sets.count) = (index(quotas.len()), index(count));
         sets.to_fallback = index(count * (shares.len() - 1));
         sets.to_next_step = index(steps.map_or(0, |_| count * shares.len()));
         let steps: Vec<Option<Quota>> = match steps {
@@ -268,6 +275,11 @@ impl TierSets {
         self.plans.iter().filter_map(|(plan, exception)| Some((&**plan, exception.priority?)))
     }
 
+    /// The tenants that have a priority, and are no addresses.
+    pub(super) fn tenant_priorities(&self) -> impl Iterator<Item = (&str, Priority)> {
+        self.tenants.iter().filter_map(|(tenant, exception)| Some((&**tenant, exception.priority?)))
+    }
+
     fn exception_of(&self, id: TenantId<'_>) -> Option<Exception> {
         match id {
             TenantId::Name(name) => self.tenants.get(name).copied(),
@@ -276,7 +288,7 @@ impl TierSets {
     }
 
     pub(super) fn has_exception_of(&self, id: TenantId<'_>) -> bool {
-        self.exception_of(id).is_some()
+        self.exception_of(id).is_some_and(|exception| exception.limits != ExceptedLimits::Same)
     }
 
     /// Whether this tenant's exception may admit what the rule's own tiers reject.
@@ -294,15 +306,21 @@ impl TierSets {
         set + self.to_priority[priority as usize]
     }
 
-    /// The set, at the first step, for those from whom nothing is kept, of which this is
-    /// one of a priority.
-    pub(super) fn first(&self, set: u32, priority: Priority) -> u32 {
-        set.checked_rem(self.to_next_step).unwrap_or(set).saturating_sub(self.to_priority[priority as usize])
+    /// The set of which this is a copy: for those from whom nothing is kept, in full, at the
+    /// first step.
+    pub(super) fn first(&self, set: u32) -> u32 {
+        set % self.own
     }
 
-    /// The set by which the fallback limiter counts.
+    /// The set of the same share and step for those from whom nothing is kept.
+    pub(super) fn unreserved(&self, set: u32) -> u32 {
+        set - set % self.count + set % self.own
+    }
+
+    /// The set by which the fallback limiter counts, also of one that is such a set.
     pub(super) fn for_fallback(&self, set: u32) -> u32 {
-        set + self.to_fallback
+        let is_scaled = self.to_fallback > 0 && set / self.count % 2 == 1;
+        if is_scaled { set } else { set + self.to_fallback }
     }
 
     /// The set of another step, where the rule adapts.

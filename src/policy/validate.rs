@@ -144,6 +144,8 @@ fn check_rule(rule: &Rule) -> Result<(), ConfigError> {
         adapt.check().map_err(|error| error.under("adaptive_rate"))?;
         let reason = "cannot be used with an adaptive rate, for which requests wait first come, first served";
         ensure(!rule.fair, "fair", true, reason)?;
+        let reason = "cannot be used with an adaptive rate, whose bursts are too small to be divided";
+        ensure(rule.reserve.is_empty(), "reserve", rule.reserve.len(), reason)?;
     }
     check_per_message(rule)?;
     check_smooth(rule)

@@ -104,6 +104,9 @@ fn mistakes_in_code_are_found_as_well() {
     assert_eq!(built(Policy::new().rule(of_low)), Err("reserve.low".into()));
     let exempt = Rule::new("a").path("/healthz").exempt(true).reserve(Priority::High, 0.5);
     assert_eq!(built(Policy::new().rule(exempt)), Err("reserve".into()));
+    let quota = Quota::per_second;
+    let adaptive = Rule::new("a").adaptive_rate(tower_ratelimit::AdaptiveRate::between(quota(1), quota(9)));
+    assert_eq!(built(Policy::new().rule(adaptive.reserve(Priority::High, 0.1))), Err("reserve".into()));
     assert_eq!(built(rule(0.5)), Ok(()));
 }
 

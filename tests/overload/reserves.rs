@@ -250,3 +250,52 @@ async fn a_request_that_its_class_never_fits_is_told_so() {
     assert_eq!(asked(Priority::Normal).await, Some(RateLimitedKind::NeverFits));
     assert_eq!(asked(Priority::High).await, None);
 }
+
+/// A window that was full by the higher class is not opened for more by what a lower one
+/// gives back.
+#[tokio::test]
+async fn what_is_given_back_leaves_no_more_than_the_limit() {
+    for algorithm in
+        [Algorithm::FixedWindow, Algorithm::AnchoredWindow, Algorithm::SlidingWindow, Algorithm::TokenBucket]
+    {
+        let rule = Rule::new("a").tier(Quota::per_day(10).algorithm(algorithm)).settle(true);
+        let limiter = RateLimiter::new(Policy::new().rule(rule.reserve(Priority::Critical, 0.3))).unwrap();
+        let normal = poll_now(&limiter, Priority::Normal).unwrap();
+        assert_eq!(allowed(&limiter, Priority::Critical, 20).await, 9, "{algorithm}");
+        normal.add(5);
+        normal.give_back(5);
+        assert_eq!(allowed(&limiter, Priority::Critical, 20).await, 0, "{algorithm}: more than 10 a day");
+    }
+}
+
+/// Also where the fallback limiter has a share, by which it was admitted.
+#[tokio::test]
+async fn more_is_charged_for_a_request_of_the_fallback_limiter() {
+    let backend = FaultyBackend::new(Local::new());
+    let rule = rule(Quota::per_day(20)).settle(true).on_backend_failure(FailureMode::Local).local_share(0.5);
+    let limiter = RateLimiter::builder().policy(Policy::new().rule(rule)).backend(backend.clone()).build().unwrap();
+    backend.set(Fault::Error(BackendErrorKind::Unavailable));
+    let permit = limiter.acquire(&of(Priority::Normal), Duration::ZERO).await.unwrap();
+    permit.try_add(6).await.unwrap();
+    permit.try_add(1).await.expect_err("seven of the ten");
+    backend.set(Fault::None);
+    permit.try_add(14).await.expect("by the whole limit, of which normal requests have 14");
+    permit.try_add(1).await.expect_err("14 of 14");
+}
+
+/// A request may matter more to one rule than to another.
+#[tokio::test(start_paused = true)]
+async fn a_request_waits_by_its_priority_under_the_rule_whose_queue_it_is() {
+    let a = Rule::new("a").per([]).tier(Quota::per_day(1_000)).plan_priority("pro", Priority::Critical);
+    let b = Rule::new("b").per([]).tier(Quota::concurrent(10)).reserve(Priority::High, 0.3);
+    let limiter = on_tokio(Policy::new().rule(a).rule(b));
+    let _held: Vec<_> = (0..7).map(|_| poll(&mut arrive(&limiter, Priority::Normal)).unwrap()).collect();
+    let pro = limiter.clone();
+    let mut waiting: Acquiring =
+        Box::pin(async move { pro.acquire(&Descriptor::new("/").tenant("acme").plan("pro"), 60 * SECOND).await });
+    assert!(poll(&mut waiting).is_none(), "normal to the concurrency limit");
+    for _ in 0..3 {
+        let high = poll(&mut arrive(&limiter, Priority::High));
+        std::mem::forget(high.expect("of the units that are reserved"));
+    }
+}

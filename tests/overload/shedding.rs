@@ -189,6 +189,94 @@ async fn a_signal_that_fails_is_ignored() {
     assert!(shed > 50, "the signal that works still counts: {shed}");
 }
 
+/// As if it were at its threshold.
+#[tokio::test]
+async fn a_signal_that_fails_while_it_sheds_ends_it() {
+    let (clock, load) = (ManualClock::new(), Load::default());
+    let failing = load.clone();
+    let signal = move || match failing.0.load(Ordering::Relaxed) {
+        0 => f64::NAN,
+        load => load as f64,
+    };
+    let policy = Policy::from(Quota::per_day(1_000_000)).overload(Overload::new().signal(signal, 1.0));
+    let limiter = RateLimiter::builder().policy(policy).clock(clock.clone()).build().unwrap();
+    let shed = async || {
+        let mut shed = 0;
+        for _ in 0..1_000 {
+            clock.advance(INTERVAL / 10);
+            shed += usize::from(!limiter.check(&Descriptor::new("/")).await.is_allowed());
+        }
+        shed
+    };
+    load.set(10);
+    assert!(shed().await > 800);
+    load.set(0);
+    shed().await;
+    assert_eq!(shed().await, 0);
+}
+
+/// What was before a pause does not count.
+#[tokio::test]
+async fn an_old_overload_does_not_come_back() {
+    let process = Process::new();
+    process.run(500, 50).await;
+    process.clock.advance(Duration::from_secs(3_600));
+    let shed = process.run(101, 1).await.iter().sum::<usize>();
+    assert!(shed < 20, "just above the threshold: {shed} of 800");
+}
+
+/// A request that an outer layer has not shed is not shed by an inner one.
+#[tokio::test]
+async fn layers_of_one_limiter_shed_once() {
+    let process = Process::new();
+    let (outer, inner) = (RateLimitLayer::new(process.limiter.clone()), RateLimitLayer::new(process.limiter.clone()));
+    let handler = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())));
+    let layers = [outer, inner].map(|layer| layer.rule("api").priority(priority::from_fn(|_| Priority::Low)));
+    let [outer, inner] = layers;
+    let service = outer.layer(inner.layer(handler).map_response(|response| response.map(axum::body::Body::new)));
+    process.run(500, 50).await;
+    let mut allowed = 0;
+    for _ in 0..500 {
+        let response = service.clone().oneshot(Request::get("/api").body(()).unwrap()).await.unwrap();
+        allowed += usize::from(response.status().is_success());
+    }
+    assert_eq!(allowed, 5, "one in a hundred");
+}
+
+/// Exempt requests take no part, whatever they are.
+#[tokio::test]
+async fn exempt_requests_are_none_of_those_that_pass() {
+    let process = Process::new();
+    process.run(500, 50).await;
+    let mut allowed = 0;
+    for _ in 0..500 {
+        assert!(process.limiter.check(&Descriptor::new("/healthz").priority(Priority::Low)).await.is_allowed());
+        let request = Descriptor::new("/api").priority(Priority::Low);
+        allowed += usize::from(process.limiter.check(&request).await.is_allowed());
+    }
+    assert_eq!(allowed, 5);
+}
+
+/// An entry of a rule for a tenant or a plan.
+#[tokio::test]
+async fn the_policy_says_whose_requests_are_shed_last() {
+    let (clock, load) = (ManualClock::new(), Load::default());
+    let rule = Rule::new("api").per([]).tier(Quota::per_day(1_000_000)).tenant_priority("vip", Priority::Critical);
+    let policy = Policy::new().rule(rule.plan_priority("free", Priority::Low)).overload(load.overload());
+    let limiter = RateLimiter::builder().policy(policy).clock(clock.clone()).build().unwrap();
+    load.set(130);
+    let mut shed = [0; 3];
+    for _ in 0..600 {
+        clock.advance(INTERVAL / 10);
+        let requests = [("vip", "pro"), ("other", "pro"), ("another", "free")];
+        for ((tenant, plan), shed) in requests.into_iter().zip(&mut shed) {
+            *shed += usize::from(!limiter.check(&Descriptor::new("/").tenant(tenant).plan(plan)).await.is_allowed());
+        }
+    }
+    let [vip, other, free] = shed;
+    assert!(vip < other && other <= free && free > 300, "{vip} {other} {free}");
+}
+
 #[tokio::test]
 async fn a_server_answers_with_reduced_capacity() {
     let _jitter = SeededJitter::new(1);

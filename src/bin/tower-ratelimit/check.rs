@@ -30,7 +30,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let warnings = policy.warnings();
     lines.extend(warnings.iter().map(|warning| format!("warning: {warning}")));
     lines.push(format!("{}: {} rules, {} warnings", arguments.policy.name(), policy.rules().len(), warnings.len()));
-    let printed = print(&lines.join("\n"));
+    let printed = print(&lines.join("\n"))?;
     Ok(if arguments.deny_warnings && !warnings.is_empty() { ExitCode::FAILURE } else { printed })
 }
 

@@ -50,7 +50,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let limiter = RateLimiter::new(policy).map_err(|error| invalid(&error))?;
     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|error| invalid(&error))?;
     let explanation = runtime.block_on(limiter.explain(&arguments.descriptor()));
-    if arguments.json { print_json(&explanation) } else { Ok(print(&explanation.to_string())) }
+    if arguments.json { print_json(&explanation) } else { print(&explanation.to_string()) }
 }
 
 impl Arguments {

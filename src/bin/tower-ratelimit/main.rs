@@ -40,11 +40,15 @@ enum Command {
 const SCHEMA: &str = include_str!("../../../docs/policy.schema.json").trim_ascii_end();
 
 fn main() -> ExitCode {
-    let result = match Arguments::parse().command {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return output::usage(&error),
+    };
+    let result = match arguments.command {
         Command::Check(arguments) => check::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
-        Command::Schema => Ok(print(SCHEMA)),
+        Command::Schema => print(SCHEMA),
     };
     result.unwrap_or_else(|failure| {
         // Nobody is left to tell if this fails.

@@ -28,9 +28,21 @@ impl Failure {
 }
 
 /// Prints lines. That a reader such as `head` has read enough is no failure.
-pub(crate) fn print(text: &str) -> ExitCode {
-    let _ = writeln!(io::stdout(), "{}", printable(text));
-    ExitCode::SUCCESS
+pub(crate) fn print(text: &str) -> Result<ExitCode, Failure> {
+    let mut out = io::stdout().lock();
+    match writeln!(out, "{}", printable(text)).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::usage(format!("the output cannot be written: {error}")))
+        }
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Prints what clap says of the arguments, which it repeats, or the help that they ask for.
+pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+    let text = printable(&error.to_string());
+    let _ = if error.use_stderr() { write!(io::stderr(), "{text}") } else { write!(io::stdout(), "{text}") };
+    ExitCode::from(if error.use_stderr() { 2 } else { 0 })
 }
 
 /// Prints a value as JSON.
@@ -45,7 +57,7 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<ExitCode, Failure> {
             _ => part.to_owned(),
         })
         .collect();
-    Ok(print(&escaped))
+    print(&escaped)
 }
 
 /// The text with its control characters escaped, but for line breaks.

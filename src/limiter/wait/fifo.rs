@@ -40,12 +40,13 @@ pub(in crate::limiter) struct WaitQueues {
 /// The number of a request that is in no queue: all entries of its priority are before it,
 /// and those of higher ones.
 pub(in crate::limiter) fn not_queued(priority: Priority) -> u64 {
-    first_number(priority) | ((1 << ARRIVAL_BITS) - 1)
+    numbered(priority, u64::MAX)
 }
 
-/// The first number of a priority. The highest has the smallest.
-fn first_number(priority: Priority) -> u64 {
-    (Priority::Critical as u64 - priority as u64) << ARRIVAL_BITS
+/// The number that one has in a queue in which it has this priority. The highest priority has
+/// the smallest numbers.
+pub(in crate::limiter) fn numbered(priority: Priority, number: u64) -> u64 {
+    (Priority::Critical as u64 - priority as u64) << ARRIVAL_BITS | number & ((1 << ARRIVAL_BITS) - 1)
 }
 
 /// What of a number tells the order of arrival.
@@ -116,7 +117,7 @@ impl WaitQueues {
     /// Joins the queue of `key` behind all of its priority.
     pub(in crate::limiter) fn join(self: &Arc<Self>, key: Fingerprint, priority: Priority) -> QueueEntry {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.enter(key, first_number(priority) | number)
+        self.enter(key, numbered(priority, number))
     }
 
     fn enter(self: &Arc<Self>, key: Fingerprint, number: u64) -> QueueEntry {
@@ -137,12 +138,12 @@ fn first_of(queue: &mut Queue) -> Option<&mut State> {
 }
 
 impl QueueEntry {
-    /// Moves to another key's queue, with the same number: of one priority, a request that
-    /// came earlier is ahead in whichever queue it waits.
-    pub(in crate::limiter) fn move_to(&mut self, key: Fingerprint) {
+    /// Moves to another key's queue, where it has this priority: of one priority, a request
+    /// that came earlier is ahead in whichever queue it waits.
+    pub(in crate::limiter) fn move_to(&mut self, key: Fingerprint, priority: Priority) {
         if key != self.key {
             // Joins the new queue before it leaves the old one.
-            *self = self.queues.enter(key, self.number);
+            *self = self.queues.enter(key, numbered(priority, self.number));
         }
     }
 

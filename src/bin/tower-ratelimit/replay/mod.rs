@@ -65,7 +65,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// For each rule, the token bucket that would have rejected at most so many percent of the tenants
-    #[arg(long, value_name = "PERCENT", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    #[arg(long, value_name = "PERCENT", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = percent)]
     recommend: Option<f64>,
     /// Makes a line that cannot be read an error
     #[arg(long)]
@@ -73,6 +73,11 @@ pub(crate) struct Arguments {
     /// The most tenants that are listed of each rule
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let percent = text.parse().ok().filter(|percent| (0.0..=100.0).contains(percent));
+    percent.ok_or_else(|| "must be a number from 0 to 100".into())
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -86,7 +91,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let unwritten = |error: io::Error| Failure::usage(format!("{}: {error}", file.display()));
         std::fs::write(file, html::page(&report)).map_err(unwritten)?;
     }
-    if arguments.json { print_json(&report) } else { Ok(print(&report.text())) }
+    if arguments.json { print_json(&report) } else { print(&report.text()) }
 }
 
 async fn replay(arguments: &Arguments, format: &LogFormat) -> Result<Report, Failure> {

@@ -42,8 +42,8 @@ fn an_entry_that_moves_to_the_front_of_another_queue_is_called() {
     let (mut early, other, mut late) =
         (queues.join(key(1), NORMAL), queues.join(key(2), NORMAL), queues.join(key(1), NORMAL));
     assert_eq!([&early, &other, &late].map(is_called), [true, true, false]);
-    early.move_to(key(2));
-    late.move_to(key(2));
+    early.move_to(key(2), NORMAL);
+    late.move_to(key(2), NORMAL);
     assert_eq!([&early, &other, &late].map(is_called), [true, false, false]);
     assert_eq!([&early, &other, &late].map(QueueEntry::is_first), [true, false, false]);
     drop((early, other, late));
