@@ -47,12 +47,17 @@ use crate::{
     decision::Decision,
     error::BackendError,
     fingerprint::Fingerprint,
+    jitter::shorten,
     time::{Timestamp, nanos},
 };
 
 /// The first request of a queue is decided again at least this often: a store
 /// may release a unit, or this instance's share may grow, unnoticed.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// But not more often than this, from where it doubles about each time: most units are in
+/// flight for a short time.
+const ASK_AGAIN_FIRST: Duration = Duration::from_millis(10);
 
 /// What a request does next.
 pub(super) enum Step {
@@ -403,7 +408,9 @@ impl Admission {
         let is_first = entry.is_first();
         let nap = pause.filter(|_| is_first).unwrap_or(left).min(left);
         let is_unnoticed = self.limiter.inner.engine.as_ref().is_none_or(InProcess::may_release_unnoticed);
-        (if is_unnoticed && is_first { nap.min(ASK_AGAIN) } else { nap }, left)
+        let waited = Duration::from_nanos(self.options.waited) + self.since_asked();
+        let ask_again = || shorten(waited.clamp(ASK_AGAIN_FIRST, ASK_AGAIN));
+        (if is_unnoticed && is_first { nap.min(ask_again()) } else { nap }, left)
     }
 
     /// The time since its queue last called it counts towards the bound of the

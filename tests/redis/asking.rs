@@ -2,9 +2,18 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tower_ratelimit::{Algorithm, Descriptor, Quota, RateLimitedKind, Rule, backend::Redis};
 
-use super::{LONG, closed, cluster::Cluster, limiter, load::run_for, patient, server::Server, shared_machine};
+use super::{
+    LONG, closed,
+    cluster::Cluster,
+    limiter,
+    load::run_for,
+    patient,
+    server::{Server, until},
+    shared_machine,
+};
 
 fn acme() -> Descriptor<'static> {
     Descriptor::new("/").tenant("acme")
@@ -114,4 +123,34 @@ async fn a_peek_holds_nothing_in_flight() {
     run_for(2 * lease).await;
     assert_eq!(server.keys("rl:closed*").await, [""; 0]);
     let _permit = limiter.acquire(&acme(), Duration::ZERO).await.unwrap();
+}
+
+/// Nobody tells an instance what another one has released. Its waiter looks soon, if it has
+/// not waited for long.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_sees_soon_what_another_instance_releases() {
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
+    let policy = || closed(Quota::concurrent(1));
+    let (one, other) =
+        (limiter(policy(), &patient(server.url()).await), limiter(policy(), &patient(server.url()).await));
+    let request = Descriptor::new("/").tenant("acme");
+    let mut fastest = Duration::MAX;
+    for _ in 0..6 {
+        let held = one.acquire(&request, Duration::ZERO).await.unwrap();
+        let start = Instant::now();
+        let waiting = async {
+            drop(other.acquire(&request, LONG).await.unwrap());
+            start.elapsed()
+        };
+        let releasing = async {
+            until("the other instance waits", async || (other.stats().waiting > 0).then_some(())).await;
+            drop(held);
+        };
+        let (waited, ()) = tokio::join!(waiting, releasing);
+        fastest = fastest.min(waited);
+        // What was released has arrived.
+        until("the unit is free", async || one.acquire(&request, Duration::ZERO).await.ok()).await;
+    }
+    assert!(fastest < Duration::from_millis(500), "{fastest:?} at least");
 }

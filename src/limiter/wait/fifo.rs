@@ -10,7 +10,7 @@
 //! | first | when it becomes the first | joining, or the entry before it leaving |
 //! | first | each time a unit of the key comes back | [`WaitQueues::call`] |
 //! | first | when the policy is replaced | [`WaitQueues::call_all`] |
-//! | first | each second, where units may come back unnoticed | its own timer |
+//! | first | soon, and then each second, where units may come back unnoticed | its own timer |
 //! | any other | never | |
 //!
 //! A called request is decided again: it is admitted and leaves, or stays where
