@@ -81,7 +81,8 @@ impl Lookup<'_> {
         let own = || matched.iter().filter(|found| **self.rule(**found).id == *rule.id);
         let Some(found) = own().next() else {
             let patterns: Vec<_> = rule.matches.paths.iter().chain(&rule.matches.routes).map(String::as_str).collect();
-            return format!("does not match the path: it is for {}", patterns.join(", "));
+            let what = if rule.matches.paths.is_empty() { "route" } else { "path" };
+            return format!("does not match the {what}: it is for {}", patterns.join(", "));
         };
         let takes = |found: &PatternMatch| self.rule(*found).keys.takes(self.descriptor.method);
         if takes(found) && !self.takes(*found) {

@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-use tower_ratelimit::{Descriptor, RateLimiter};
+use tower_ratelimit::{Descriptor, Priority, RateLimiter};
 
 use super::{
     output::{Failure, print, print_json},
@@ -35,6 +35,9 @@ pub(super) struct Arguments {
     /// Another key of the request, such as `ip=192.0.2.7`; may be given several times
     #[arg(long = "key", value_name = "NAME=VALUE", value_parser = pair)]
     keys: Vec<(String, String)>,
+    /// How much the request matters: low, normal, high or critical
+    #[arg(long)]
+    priority: Option<Priority>,
     /// The request's cost in units
     #[arg(long, default_value_t = 1)]
     cost: u64,
@@ -65,6 +68,9 @@ impl Arguments {
         }
         if let Some(plan) = &self.plan {
             descriptor = descriptor.plan(plan);
+        }
+        if let Some(priority) = self.priority {
+            descriptor = descriptor.priority(priority);
         }
         self.keys.iter().fold(descriptor, |descriptor, (name, value)| descriptor.key(name, identified(value)))
     }
