@@ -105,7 +105,6 @@ fn full() -> Value {
                 "plans": { "pro": both.clone(), "staff": "unlimited", "free": { "priority": "low", "tiers": both.clone() } },
                 "tenants": { "acme": both, "internal": "unlimited" },
                 "fallback": false,
-                "reserve": { "normal": "5%", "high": "12.5%", "critical": "20%" },
                 "on_missing_key": "reject",
                 "fair": false,
                 "shadow": false,
@@ -116,7 +115,10 @@ fn full() -> Value {
                 "on_backend_failure": "local",
                 "local_share": 0.5,
             },
-            { "id": "routes", "match": { "routes": ["/x"] }, "tiers": [{ "concurrent": 3 }] },
+            {
+                "id": "routes", "match": { "routes": ["/x"] }, "tiers": [{ "concurrent": 3 }],
+                "reserve": { "normal": "5%", "high": "12.5%", "critical": "20%" },
+            },
             { "id": "alias", "match": { "paths": ["/{org}"] }, "tenant": "{org}", "tiers": [{ "concurrent": 3 }] },
         ],
         "slas": [{
