@@ -416,3 +416,18 @@ fn a_wrong_call_says_what_is_wrong() {
     let empty = report(&["--policy", &policy], b"");
     assert_eq!((&empty["total"]["requests"], &empty["from"]), (&0.into(), &Value::Null));
 }
+
+/// Otherwise all callers would be taken for one.
+#[test]
+fn a_log_without_the_tenants_field_says_so() {
+    let folder = Folder::new("no-tenant");
+    let policy = folder.file("policy.yaml", PER_MINUTE);
+    let line = |ip: &str| format!("{{\"time\":1,\"method\":\"GET\",\"path\":\"/a\",\"ip\":\"{ip}\"}}\n");
+    let log = ["192.0.2.7", "192.0.2.8", "192.0.2.9"].map(line).concat();
+    let notes = |tenant: &[&str]| {
+        let arguments = [&["--policy", &policy, "--format", "json"], tenant, &["-"]].concat();
+        report(&arguments, log.as_bytes())["notes"].to_string()
+    };
+    assert!(notes(&[]).contains("no line has `remote_addr`"), "{}", notes(&[]));
+    assert_eq!(notes(&["--tenant", "ip"]), "[]");
+}

@@ -144,6 +144,11 @@ impl LogFormat {
         self.keys = arguments.keys.iter().map(|(name, field)| (name.as_str().into(), self.slot(field))).collect();
     }
 
+    /// The field that has the tenant.
+    pub(super) fn tenant_field(&self) -> &str {
+        &self.names[self.tenant]
+    }
+
     fn slot(&mut self, name: &str) -> usize {
         let name = name.trim_start_matches('$');
         self.names.iter().position(|known| known == name).unwrap_or_else(|| {

@@ -105,7 +105,8 @@ async fn replay(arguments: &Arguments, format: &LogFormat) -> Result<Report, Fai
     };
     let (policy, after) = decider(&arguments.policy)?;
     let before = arguments.against.as_deref().map(decider).transpose()?.map(|(_, before)| before);
-    let notes = decider::notes(&policy);
+    let mut notes = decider::notes(&policy);
+    let mut has_tenant = false;
     let ids = policy.rules().iter().map(|rule| rule.id());
     let tally = Tally::new(ids, arguments.recommend.is_some());
     let shape = Shape { top: arguments.top, is_compared: before.is_some(), recommend: arguments.recommend };
@@ -122,7 +123,10 @@ async fn replay(arguments: &Arguments, format: &LogFormat) -> Result<Report, Fai
             let line = std::str::from_utf8(line).map_or_else(|_| String::from_utf8_lossy(line), Cow::from);
             let record = if is_whole { format.read(&line) } else { Err(format!("is longer than {LONGEST} bytes")) };
             match record {
-                Ok(record) => replay.decide(record).await,
+                Ok(record) => {
+                    has_tenant |= record.tenant.is_some();
+                    replay.decide(record).await;
+                }
                 Err(reason) => {
                     let place = format!("{}:{number}: {}", file.display(), shortened(&reason));
                     if arguments.strict {
@@ -141,6 +145,10 @@ async fn replay(arguments: &Arguments, format: &LogFormat) -> Result<Report, Fai
     }
     show_progress(log.read, Some(100));
     replay.finish().await;
+    if !has_tenant && log.read > log.unreadable {
+        let field = format.tenant_field();
+        notes.push(format!("no line has `{field}`, so all requests were counted as one tenant's: see --tenant"));
+    }
     Ok(Report::new(&replay.tally, log, notes, shape))
 }
 
