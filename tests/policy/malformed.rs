@@ -142,7 +142,7 @@ fn bad_files() -> Vec<Bad> {
             "first come",
         ),
         Bad::file("", "", None, "the policy is empty"),
-        Bad::file("{}", "", None, "neither `rules` nor `slas`"),
+        Bad::file("{}", "", None, "the policy has no `rules`"),
         Bad::file("- a", "", Some("[a]"), "expected a map, found a list"),
         Bad::file("12", "", Some("12"), "expected a map, found a number"),
         Bad::file("rulez: []", "rulez", Some("[]"), "did you mean `rules`?"),

@@ -113,13 +113,13 @@ impl From<Sla> for Rule {
 /// The policy of a document.
 pub(super) fn read(node: &Node) -> Result<Policy, ConfigError> {
     if *node == Node::Null {
-        return Err(ConfigError::new("", "the policy is empty: it needs `rules` or `slas`"));
+        return Err(ConfigError::new("", "the policy is empty: it needs `rules`"));
     }
     let node = &*with_defaults(node)?;
     let read: Result<Document, _> = serde_path_to_error::deserialize(node);
     let Document { rules, slas, ignore_case, instances, overload, .. } = read.map_err(|error| locate(node, error))?;
     if rules.is_none() && slas.is_none() {
-        return Err(ConfigError::new("", "the policy has neither `rules` nor `slas`"));
+        return Err(ConfigError::new("", "the policy has no `rules`"));
     }
     let rules = rules.unwrap_or_default();
     let natives = rules.len();
