@@ -14,7 +14,7 @@ use tower_ratelimit::{
     testing::{Fault, FaultyBackend, ManualClock, TokioClock},
 };
 
-use super::{SECRET, ask, limiter};
+use super::{SECRET, ask, events::Log, limiter};
 
 /// The page that Prometheus would fetch, without comments.
 fn lines(recorder: &PrometheusRecorder) -> Vec<String> {
@@ -34,6 +34,7 @@ fn requests(rule: &str, result: &str, count: u64) -> String {
 /// Prometheus sees an increase only from a value that it has seen.
 #[test]
 fn counters_that_alerts_watch_start_at_zero() {
+    let (_log, _guard) = Log::start();
     let recorder = PrometheusBuilder::new().build_recorder();
     metrics::with_local_recorder(&recorder, || limiter(Quota::per_second(1)));
     let page = recorder.handle().render();
@@ -45,6 +46,7 @@ fn counters_that_alerts_watch_start_at_zero() {
 
 #[tokio::test]
 async fn requests_are_counted_by_rule_and_result() {
+    let (_log, _guard) = Log::start();
     let recorder = PrometheusBuilder::new().build_recorder();
     let _guard = metrics::set_default_local_recorder(&recorder);
     let policy = Policy::new()
@@ -68,6 +70,7 @@ async fn requests_are_counted_by_rule_and_result() {
 
 #[tokio::test]
 async fn the_gauge_of_keys_follows_all_stores() {
+    let (_log, _guard) = Log::start();
     let recorder = PrometheusBuilder::new().build_recorder();
     let _guard = metrics::set_default_local_recorder(&recorder);
     let keys = || lines(&recorder).into_iter().find(|line| line.starts_with("rate_limiting_keys"));
@@ -105,6 +108,7 @@ async fn the_gauge_of_keys_follows_all_stores() {
 
 #[tokio::test]
 async fn shadow_rejections_have_a_counter_of_their_own() {
+    let (_log, _guard) = Log::start();
     let recorder = PrometheusBuilder::new().build_recorder();
     let _guard = metrics::set_default_local_recorder(&recorder);
     let policy = Policy::new()
@@ -128,6 +132,7 @@ async fn shadow_rejections_have_a_counter_of_their_own() {
 
 #[tokio::test(start_paused = true)]
 async fn waits_are_counted_and_timed() {
+    let (_log, _guard) = Log::start();
     let recorder = PrometheusBuilder::new().build_recorder();
     let _guard = metrics::set_default_local_recorder(&recorder);
     let rule = Rule::new("paced").tier(Quota::per_second(2).burst(1)).max_wait(Duration::from_secs(1));
@@ -153,6 +158,7 @@ async fn waits_are_counted_and_timed() {
 /// not admitted.
 #[tokio::test(start_paused = true)]
 async fn the_time_in_queue_is_the_time_really_waited() {
+    let (_log, _guard) = Log::start();
     let recorder = PrometheusBuilder::new().build_recorder();
     let _guard = metrics::set_default_local_recorder(&recorder);
     let clock = TokioClock::default();
@@ -178,6 +184,7 @@ async fn the_time_in_queue_is_the_time_really_waited() {
 /// Its slot has come, the inner service is not ready, and a cooldown starts.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_waits_again_is_one_in_the_time_in_queue() {
+    let (_log, _guard) = Log::start();
     let recorder = PrometheusBuilder::new().build_recorder();
     let _guard = metrics::set_default_local_recorder(&recorder);
     let rule = Rule::new("all").per([]).tier(Quota::per_second(1_000).burst(1)).max_wait(Duration::from_secs(60));
@@ -204,6 +211,7 @@ async fn a_request_that_waits_again_is_one_in_the_time_in_queue() {
 
 #[tokio::test(start_paused = true)]
 async fn waiters_and_active_permits_have_gauges() {
+    let (_log, _guard) = Log::start();
     let recorder = PrometheusBuilder::new().build_recorder();
     let _guard = metrics::set_default_local_recorder(&recorder);
     let clock = TokioClock::default();
@@ -232,6 +240,7 @@ async fn waiters_and_active_permits_have_gauges() {
 
 #[tokio::test]
 async fn backend_failures_are_counted_by_failure_mode() {
+    let (_log, _guard) = Log::start();
     let recorder = PrometheusBuilder::new().build_recorder();
     let _guard = metrics::set_default_local_recorder(&recorder);
     let down = FaultyBackend::new(Local::new());
@@ -258,6 +267,7 @@ async fn backend_failures_are_counted_by_failure_mode() {
 
 #[tokio::test]
 async fn failures_are_counted_by_the_mode_of_each_rule_and_errors_by_kind() {
+    let (_log, _guard) = Log::start();
     let recorder = PrometheusBuilder::new().build_recorder();
     let _guard = metrics::set_default_local_recorder(&recorder);
     let backend = FaultyBackend::new(Local::new());
@@ -302,6 +312,7 @@ async fn failures_are_counted_by_the_mode_of_each_rule_and_errors_by_kind() {
 
 #[tokio::test]
 async fn displaced_and_overflowed_keys_are_counted() {
+    let (_log, _guard) = Log::start();
     let limiter = |max_keys| {
         let backend = Local::builder().max_keys(max_keys).build();
         RateLimiter::builder().policy(Quota::per_hour(2)).backend(backend).clock(ManualClock::new()).build().unwrap()
@@ -320,6 +331,7 @@ async fn displaced_and_overflowed_keys_are_counted() {
 
 #[tokio::test]
 async fn unlimited_requests_are_not_counted() {
+    let (_log, _guard) = Log::start();
     let (limiter, _) = limiter(Policy::new().rule(Rule::new("a").path("/a").tier(Quota::per_minute(1))));
     ask(&limiter, "/b", 5).await;
     assert_eq!(limiter.stats(), Stats::default());
@@ -327,6 +339,7 @@ async fn unlimited_requests_are_not_counted() {
 
 #[test]
 fn the_counts_of_all_threads_are_summed() {
+    let (_log, _guard) = Log::start();
     let (limiter, _) = limiter(Quota::per_minute(30));
     let count = |limiter: &RateLimiter| {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

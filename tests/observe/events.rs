@@ -31,6 +31,8 @@ type Seen = (Level, BTreeMap<&'static str, String>);
 pub(super) struct Log(Arc<Mutex<Vec<Seen>>>);
 
 impl Log {
+    /// Also for tests that look at no event: an event that a thread without a subscriber is the
+    /// first to reach, while this one is set up, may stay off for all threads.
     pub(super) fn start() -> (Self, DefaultGuard) {
         let log = Self::default();
         let guard = tracing::subscriber::set_default(Registry::default().with(log.clone()));
