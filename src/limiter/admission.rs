@@ -409,7 +409,7 @@ impl Admission {
         let nap = pause.filter(|_| is_first).unwrap_or(left).min(left);
         let is_unnoticed = self.limiter.inner.engine.as_ref().is_none_or(InProcess::may_release_unnoticed);
         let waited = Duration::from_nanos(self.options.waited) + self.since_asked();
-        let ask_again = || shorten(waited.clamp(ASK_AGAIN_FIRST, ASK_AGAIN));
+        let ask_again = || if waited < ASK_AGAIN { shorten(waited.max(ASK_AGAIN_FIRST)) } else { ASK_AGAIN };
         (if is_unnoticed && is_first { nap.min(ask_again()) } else { nap }, left)
     }
 

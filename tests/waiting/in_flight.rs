@@ -433,12 +433,13 @@ impl Wake for Wakes {
 }
 
 /// A store may release a unit unnoticed. Only the first of a queue looks whether it
-/// has, and none where all units are released in this process.
+/// has, more often in the first second, and none where all units are released in this
+/// process.
 #[tokio::test(start_paused = true)]
 async fn only_the_first_of_a_queue_wakes_each_second() {
     let [local, other] = [builder(Quota::concurrent(1)), builder(Quota::concurrent(1))];
     let other = other.backend(FaultyBackend::new(Local::new()));
-    for (limiter, of_first) in [(local.build().unwrap(), 0), (other.build().unwrap(), 10)] {
+    for (limiter, of_first) in [(local.build().unwrap(), 0..=0), (other.build().unwrap(), 10..=18)] {
         let _held = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
         let mut callers = arrive(&limiter, 4);
         let wakes = [(); 4].map(|()| Arc::new(Wakes::default()));
@@ -449,6 +450,7 @@ async fn only_the_first_of_a_queue_wakes_each_second() {
             }
             super::pass(SECOND / 10).await;
         }
-        assert_eq!(wakes.map(|wakes| wakes.0.load(Ordering::Relaxed)), [of_first, 0, 0, 0]);
+        let [first, others @ ..] = wakes.map(|wakes| wakes.0.load(Ordering::Relaxed));
+        assert!(of_first.contains(&first) && others == [0; 3], "{first}, {others:?}");
     }
 }
