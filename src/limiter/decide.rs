@@ -27,6 +27,7 @@ use crate::{
     decision::{Decision, RateLimitedKind},
     descriptor::{Descriptor, TenantRef},
     observe::{RequestResult, count_shed},
+    overload::Overload,
     policy::{Resolved, Unidentified},
     time::{Timestamp, nanos},
 };
@@ -113,8 +114,10 @@ impl RateLimiter {
             self.inner.first_requests.look(snapshot.policy, descriptor);
         }
         let now = self.inner.clock.now();
-        let sheds = snapshot.policy.policy.overload.is_some() && !options.peeks();
-        if sheds && self.sheds(snapshot, descriptor, now, decision) {
+        if let Some(overload) = &snapshot.policy.policy.overload
+            && !options.peeks()
+            && self.sheds(overload, snapshot, descriptor, now, decision)
+        {
             return Decided::Now;
         }
         let immediate = Immediate { limiter: self, snapshot, now, options: &options };
@@ -175,13 +178,13 @@ impl RateLimiter {
     /// Whether the request is shed, before any rule: the process is overloaded.
     fn sheds(
         &self,
+        overload: &Overload,
         snapshot: PolicySnapshot<'_>,
         descriptor: &Descriptor<'_>,
         now: Timestamp,
         decision: &mut Decision,
     ) -> bool {
         let policy = snapshot.policy;
-        let Some(overload) = &policy.policy.overload else { return false };
         // An outer layer of this limiter has looked already.
         let has_passed = |passed: &PassedOverload| passed.0 == self.id();
         if descriptor.exempt
@@ -309,11 +312,9 @@ impl Attempt<'_> {
         {
             return Step::Queue(Box::new(Queue { key, outcome: outcome.clone(), pause }));
         }
-        if self.shadow.is_empty() {
-            return conclude(self, self.enforced, outcome, Decider::Backend, decision);
-        }
         let step = conclude(self, self.enforced, outcome, Decider::Backend, decision);
-        if decision.is_allowed() || self.options.peeks() { ask_shadows(self, step, decision) } else { step }
+        let asks_shadows = !self.shadow.is_empty() && (decision.is_allowed() || self.options.peeks());
+        if asks_shadows { ask_shadows(self, step, decision) } else { step }
     }
 
     /// A key is cooling down: the request waits for the end, or is rejected.

@@ -99,10 +99,7 @@ impl Lookup<'_> {
                 false => "exempts no other spelling of its paths than the one that the policy has".into(),
             };
         }
-        let exempts = |found: &&PatternMatch| {
-            self.takes(**found) && self.rule(**found).options.exempt && self.is_as_sent(**found)
-        };
-        if let Some(exempting) = matched.iter().find(exempts) {
+        if let Some(exempting) = matched.iter().find(|found| self.exempts(**found)) {
             return format!("does not apply: rule `{}` exempts the request", self.rule(*exempting).id);
         }
         let others = applying

@@ -207,7 +207,7 @@ impl<'a> Lookup<'a> {
         }
     }
 
-    fn exempts(&self, found: PatternMatch) -> bool {
+    pub(super) fn exempts(&self, found: PatternMatch) -> bool {
         self.rule(found).options.exempt && self.takes(found) && self.is_as_sent(found)
     }
 
