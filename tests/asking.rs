@@ -161,7 +161,7 @@ async fn a_reset_says_that_it_forgot_nothing_and_an_unknown_rule_is_an_error() {
     let error = limiter.reset(&mistyped).await.unwrap_err();
     assert_eq!((error.kind(), &*error.to_string()), (BackendErrorKind::UnknownRule, "the policy has no rule `device`"));
     assert_eq!(limiter.peek(&mistyped).await.rejection(), Some(RateLimitedKind::Misconfigured));
-    assert_eq!(limiter.stats().rejected, 0, "nobody was");
+    assert_eq!(limiter.stats().rejected, 0, "no request was rejected");
     assert_eq!(limiter.reset(&phone.rule("devices")).await.unwrap(), 1);
 }
 

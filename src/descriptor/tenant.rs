@@ -2,9 +2,10 @@
 //! identifies it, and the limits that it carries.
 //!
 //! It extracts no tenant from a request, and validates no limits: the policy
-//! does. The invariant: a name and an address are never equal, whatever the name
-//! says; equality and hash of a [`TenantRef`] depend on id, plan, priority and limits, not on what
-//! holds them.
+//! does.
+//!
+//! Invariant: a name and an address are never equal, whatever the name says. Equality and
+//! hash of a [`TenantRef`] depend on id, plan, priority and limits, not on what holds them.
 
 use std::{
     borrow::Cow,

@@ -161,7 +161,7 @@ impl Checks {
     }
 
     /// Whether a rule counts the request by a key that the layer does not look for, or that
-    /// no request had, and nobody chose what happens then. A strict layer does not wait for
+    /// no request had, and no setting says what happens then. A strict layer does not wait for
     /// more requests without the key.
     fn keys_are_wrong(&self, setup: &Setup<'_>, request: &Descriptor<'_>, limiter: &RateLimiter) -> bool {
         let mut without_key = self.without_key.lock().unwrap_or_else(PoisonError::into_inner);

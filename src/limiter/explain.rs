@@ -18,9 +18,10 @@ impl RateLimiter {
     /// Which rules apply to a request and why the others do not, where their tiers come
     /// from, and what each counter has left. Charges nothing: see [`peek`](Self::peek).
     ///
-    /// What rules in shadow mode have left is not asked for, and whether requests are shed
-    /// under [overload](crate::overload) is not looked at. As for a `peek`, a rule that is named
-    /// and that the policy does not have is a rejection.
+    /// What rules in shadow mode have left is not shown: the [decision's
+    /// shadows](Decision::shadows) have it. [Overload](crate::overload) is not looked at: it may
+    /// shed the request all the same. As for a `peek`, a rule that is named and that the policy
+    /// does not have is a rejection.
     ///
     /// ```
     /// use tower_ratelimit::{Descriptor, Policy, Quota, RateLimiter, Rule};

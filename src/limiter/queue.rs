@@ -2,8 +2,8 @@
 //! Decides nothing and charges nothing.
 //!
 //! Invariant: no request overtakes another of its priority, or of a higher one, that waits
-//! in the queue of one of its keys, even if a unit is free. A request in a queue holds no unit of any
-//! other key, so requests cannot wait for each other in a circle.
+//! in the queue of one of its keys, even if a unit is free. A request in a queue holds no
+//! unit of any other key, so requests cannot wait for each other in a circle.
 
 use std::{slice, time::Duration};
 

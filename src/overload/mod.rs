@@ -3,8 +3,9 @@
 //!
 //! When a signal is above its threshold, a controller sheds a growing part of all
 //! requests: before any rule, whole classes of [`Priority`] first, and within a class the
-//! same tenants for an hour. It sheds nothing a rule would; it knows no rules. The
-//! invariant: of each class at least one request in a hundred passes, so that a recovery
+//! same tenants for an hour. It knows no rules and counts no units.
+//!
+//! Invariant: of each class at least one request in a hundred passes, so that a recovery
 //! is seen.
 
 mod controller;

@@ -67,7 +67,7 @@ impl Shedder {
         (below % PASSING != PASSING - 1).then(|| RETRY_AFTER + draw(RETRY_AFTER))
     }
 
-    /// Reads the signals, if it is time and nobody else does.
+    /// Reads the signals, if it is time and no other thread does.
     fn read(&self, overload: &Overload, now: Timestamp) {
         let (now, last) = (now.as_nanos(), self.read_at.load(Ordering::Relaxed));
         // Another thread may have read the clock a little later; further back, the clock was set.

@@ -348,8 +348,8 @@ impl Rule {
     /// the reserves of all priorities above its own. The sum of all reserves must be less
     /// than 1. Limit, remaining and retry times are those of the caller's own priority.
     ///
-    /// A reserve keeps units free for those who find them free. Requests that wait are
-    /// served in their order, whatever their priority.
+    /// Requests that wait for a rate are admitted in their order, whatever their priority.
+    /// Units in flight that are released go to the highest priority that waits.
     ///
     /// ```
     /// use tower_ratelimit::{Descriptor, Policy, Priority, Quota, RateLimiter, Rule};

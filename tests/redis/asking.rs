@@ -125,7 +125,7 @@ async fn a_peek_holds_nothing_in_flight() {
     let _permit = limiter.acquire(&acme(), Duration::ZERO).await.unwrap();
 }
 
-/// Nobody tells an instance what another one has released. Its waiter looks soon, if it has
+/// No message tells an instance what another one has released. Its waiter looks soon, if it has
 /// not waited for long.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_sees_soon_what_another_instance_releases() {

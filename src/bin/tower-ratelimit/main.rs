@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         Command::Schema => print(SCHEMA),
     };
     result.unwrap_or_else(|failure| {
-        // Nobody is left to tell if this fails.
+        // If this fails, there is no other output to report it on.
         let _ = writeln!(io::stderr(), "{}", printable(&failure.message));
         ExitCode::from(failure.code)
     })

@@ -282,7 +282,7 @@ impl Pool {
         if lease.has_expired(now) {
             return self.turn(self.version, 0, now);
         }
-        // Where there is plenty, nobody lacks what is left because a window ends soon.
+        // Where there is plenty, no instance lacks what is left because a window ends soon.
         let of_second = self.plenty_for(now, interval, u64::MAX);
         let needed = of_second.unwrap_or_else(|| self.target(now, interval));
         let needed = needed.max(self.demand.per_interval(now, interval).saturating_mul(4));

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 #[derive(Clone, Debug)]
 struct Piece {
     before: String,
-    /// Where its value goes; `None` where nobody asks for it.
+    /// Where its value is stored; `None` where replay does not need it.
     slot: Option<usize>,
 }
 
