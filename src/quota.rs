@@ -1,7 +1,8 @@
 //! What a tier allows: a [`Quota`], counted by an [`Algorithm`].
 //!
 //! It counts nothing and checks nothing: `algorithm` counts, and `policy`
-//! rejects what cannot be counted. The invariant: a quota takes half a cache
+//! rejects what cannot be counted. Policy files use the names that are given here.
+//! The invariant: a quota takes half a cache
 //! line, since every decision copies some.
 
 use std::time::Duration;
@@ -64,7 +65,8 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All algorithms with a window: all except `Concurrency`, the last one.
+    /// All algorithms with a window: all except `Concurrency`, the last one. A new one
+    /// makes this array longer; else the last one with a window is left out silently.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) const WINDOWED: [Self; 6] = match Self::ALL.first_chunk() {
         Some(windowed) => *windowed,

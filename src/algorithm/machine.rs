@@ -1,9 +1,9 @@
 //! [`Machine`]: the state machine of a quota, and of an instance's share of it.
 //!
-//! It only chooses: what a machine counts is in the file of its algorithm. The
-//! invariant: the machine of a share uses the same states as that of the whole
-//! quota, which is the only instance's share. So a share may change while counters
-//! stay.
+//! It only chooses: what a machine counts is in the file of its algorithm. A whole
+//! quota is the share of an instance that is alone. The invariant: the machine of any
+//! share uses the states of the whole quota's machine. So a share may change while
+//! counters stay.
 
 use super::{
     calendar::Calendar,

@@ -21,7 +21,8 @@ pub(crate) struct SlidingWindow {
     pub(super) is_smooth: bool,
 }
 
-/// A count that is not known: more than half a word of a claim says.
+/// Stands for a count that is unknown. Higher counts do not fit into the half word that
+/// a claim has for one, and are unknown to it.
 const UNKNOWN: u64 = u32::MAX as u64;
 
 /// The counts of the two windows before that of a claim, as

@@ -1,6 +1,7 @@
 //! One tier's counter of a key, whichever state machine counts: [`Counter`].
 //!
-//! It exists under the lock of its shard, and knows of no charges. Invariant: an
+//! It exists under the lock of its shard, and knows of no charges. `with_machine` has an
+//! arm for each kind of machine. Invariant: an
 //! operation changes one state and nothing else of the shard, unless it makes way
 //! for a new state.
 
