@@ -1,5 +1,9 @@
 //! The Lua scripts and calls of them. It does not know what the arguments mean:
-//! the head comment of each file in `scripts/` states KEYS, ARGV and the reply.
+//! the head comment of each script in `scripts/` states KEYS, ARGV and the reply. Of the
+//! script that decides, which has several parts, that is the head of `decide.lua`.
+//!
+//! The algorithms are in `state.lua` (what is stored, and what is left), `charge.lua`,
+//! `debt.lua` and `refund.lua`. `fast.lua` repeats the simple ones for speed.
 //!
 //! Invariant: all keys of a call are in one hash slot of a cluster.
 //!

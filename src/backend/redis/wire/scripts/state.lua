@@ -2,7 +2,7 @@
 -- epoch. Every number is an integer below 2^53, which a double holds exactly.
 -- Products beyond that are divided bit by bit (`muldiv`).
 --
--- A counter is a string: a byte for version and kind, then doubles. The first is
+-- A counter is a string: a byte for version and form, then doubles. The first is
 -- the time at which the key expires. The others:
 --   bucket   arrival time, parts of a microsecond, limit (negative if a change to a
 --            lower limit has found reserved slots); and if it is settled late: the
