@@ -1,5 +1,8 @@
 //! The tail of every decision by a backend's outcome: fill in the decision,
 //! keep what was charged, count and report.
+//!
+//! It does not choose when a request is admitted: the backend has. But it may give a
+//! request that the backend rejects a slot that another waiter has left.
 
 use super::{
     admission::Step,

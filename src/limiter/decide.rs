@@ -266,7 +266,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// Until when the backend must not be asked, since a key is cooling down or keeps a pace.
+    /// Until when the backend must not be asked, since a key is cooling down or resumes by a
+    /// schedule.
     fn held_until(&self) -> Option<Timestamp> {
         let cooldowns = &self.limiter.inner.cooldowns;
         if !cooldowns.any(self.now) && !cooldowns.is_paced() && self.options.endpoint_until.is_none() {

@@ -39,8 +39,8 @@ pub(super) struct Immediate<'a> {
 
 impl Immediate<'_> {
     /// Whether a request that is admitted now is also sent now, and keeps nothing but a
-    /// permit: no key cools down. The holder of a permit also keeps to the pace of its
-    /// keys.
+    /// permit: no key cools down. The holder of a permit also keeps to the resume
+    /// schedules of its keys.
     #[inline]
     pub(super) fn is_possible(&self) -> bool {
         let Self { limiter, now, options, .. } = *self;

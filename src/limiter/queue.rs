@@ -1,4 +1,5 @@
-//! Which wait queue a request belongs in, and which requests are ahead of it.
+//! Which wait queue a request belongs in, and which requests are ahead of it. The queues
+//! are those of `wait/fifo.rs`; a request with a reserved slot is in none of them.
 //! Decides nothing and charges nothing.
 //!
 //! Invariant: no request overtakes another of its priority, or of a higher one, that waits

@@ -46,7 +46,7 @@ pub(crate) struct Reservation {
     /// The end of the cooldown after which the slot was reserved. Zero without
     /// one.
     behind: Timestamp,
-    /// Whether the pace of a key has put the slot off, and until when.
+    /// Whether the resume schedule of a key has put the slot off, and until when.
     put_off: Option<Box<Postponement>>,
 }
 
@@ -221,8 +221,8 @@ impl Reservation {
         self
     }
 
-    /// Its slot has come at `now`. Returns whether the pace of a key puts it
-    /// off.
+    /// Its slot has come at `now`. Returns whether the resume schedule of a key puts
+    /// it off.
     pub(super) fn is_put_off(&mut self, now: Timestamp) -> bool {
         let Some(Slot::Due(lease)) = &self.slot else { return false };
         let charges: Charges<'_> = lease.receipt().charges().collect();

@@ -62,8 +62,11 @@ pub(super) struct Inner {
     /// Decides for rules with `FailureMode::Local` while the backend fails.
     pub(super) fallback: OnceLock<Engine<FullQuota>>,
     pub(super) waiters: Arc<WaiterLimit>,
+    /// Of requests that wait for what cannot be reserved: in-flight units, adaptive rates.
     pub(super) queues: Arc<WaitQueues>,
+    /// Of requests that have reserved a slot.
     pub(super) slots: SlotQueues<Grant>,
+    /// Cooldowns, and what else an upstream has said of a key.
     pub(super) cooldowns: UpstreamKeys,
     /// What is shed while the process is overloaded, if a policy says when that is.
     pub(super) shedder: OnceLock<Box<Shedder>>,

@@ -1,7 +1,8 @@
 //! The waiters that are charged the same, in order, and the slots that are
-//! reserved for them. Knows no clocks, limiters or keys.
+//! reserved for them. Knows no clocks, limiters or keys. Which waiters a newcomer
+//! passes is decided in `join`.
 //!
-//! | the waiter | its timer | happens |
+//! | the waiter | its timer fires | happens |
 //! |---|---|---|
 //! | has the first slots, and they were moved up | too late | it is called, and sets its timer |
 //! | was moved back, for fairness | too early | it looks at its slot, and sets its timer |
