@@ -103,6 +103,9 @@ impl TierStatus {
     }
 
     /// Whether the request was rejected or delayed because of this tier.
+    ///
+    /// A request is decided again after it has waited in a queue, for in-flight units or
+    /// an adaptive rate, or for the end of a cooldown: that wait violates no tier.
     #[must_use]
     pub fn is_violated(&self) -> bool {
         self.violated
