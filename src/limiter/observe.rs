@@ -1,6 +1,9 @@
 //! Counts decisions and reports them to operators: logs and metrics. Without
 //! the features `tracing` and `metrics` it only counts.
 //!
+//! A rejection is logged for the first of its rules that rejected, by [`record`]. A
+//! request that is shed, or that loses its slot, has no such event: it is counted.
+//!
 //! Never names a tenant in full, since it may be a secret: only shadow mode says who,
 //! as `Debug` writes a tenant.
 

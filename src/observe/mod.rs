@@ -1,4 +1,5 @@
-//! What operators see: counters, and events for the log.
+//! What operators see: counters, and events for the log. Those about a request are
+//! reported by `limiter/observe.rs`.
 //!
 //! It reports and decides nothing; without the features `metrics` and `tracing`
 //! it does nothing. The invariant: no report names a tenant, whose name may be
