@@ -1,4 +1,4 @@
-//! The default backend: [`Local`].
+//! The default backend: [`Local`]. It passes every call to its engine, and decides nothing.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! The one [`Service`] implementation of the crate: [`RateLimit`].
 //!
-//! It decides nothing and writes no response. A request that is admitted at once is sent to the inner service that was
-//! polled ready. A delayed request is decided in the response's future, and
-//! sent to a clone that is polled ready after its wait.
+//! It decides nothing and writes no response. A request that is admitted at once is
+//! sent to the inner service that was polled ready. A delayed request is decided in the
+//! response's future, and sent to a clone that is polled ready after its wait.
 //!
 //! The invariant: once a request is called, this service is not ready. A service
 //! that was polled ready may occupy capacity, such as a place under a

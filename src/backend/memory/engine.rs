@@ -162,7 +162,8 @@ impl<M: MachineSource> Engine<M> {
     }
 }
 
-/// One decision over the tiers of a request, at one time.
+/// Decides over the tiers of a request, at one time. Not the caller's
+/// [`Decision`](crate::decision::Decision), which is made of the outcome.
 struct Decision<'r, M> {
     machines: M,
     request: &'r Request<'r>,

@@ -1,5 +1,8 @@
 //! Deciding in this process: one engine, whichever machines count.
 //!
+//! `engine` decides, `transaction` holds the locks and the states of one decision,
+//! `counter` charges one tier, and `settle` makes a `Backend` of the engine.
+//!
 //! Not here: what a share of a limit is (`split`), and the public backends over
 //! the engine.
 
