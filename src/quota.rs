@@ -5,7 +5,7 @@
 //! The invariant: a quota takes half a cache
 //! line, since every decision copies some.
 
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
 use crate::names::names;
 
@@ -116,15 +116,26 @@ names!(Algorithm, "algorithm", {
 pub struct Quota {
     limit: u64,
     /// The burst if `has_burst`, the offset in nanoseconds if `has_offset`. No algorithm
-    /// has both. Separate fields in this order keep a quota in half a cache line.
+    /// has both. Separate fields in this order keep a quota in half a cache line. Of an
+    /// adaptive concurrency limit the minimum; its limit is the maximum.
     extra: u64,
+    /// Of an adaptive concurrency limit, where it starts.
     window_secs: u64,
     window_nanos: u32,
     has_burst: bool,
     has_offset: bool,
-    /// The window is the calendar month. Its length is then that of the longest one.
-    is_month: bool,
+    kind: QuotaKind,
     algorithm: Algorithm,
+}
+
+/// What a quota's numbers mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum QuotaKind {
+    Fixed,
+    /// The window is the calendar month. Its length is then that of the longest one.
+    Month,
+    /// A concurrency limit that is found.
+    Adaptive,
 }
 
 /// 31 days.
@@ -146,7 +157,7 @@ impl Quota {
             window_nanos: window.subsec_nanos(),
             has_burst: false,
             has_offset: false,
-            is_month: false,
+            kind: QuotaKind::Fixed,
             algorithm: Algorithm::TokenBucket,
         }
     }
@@ -186,7 +197,7 @@ impl Quota {
     /// ```
     pub const fn per_month(limit: u64) -> Self {
         let longest = Self::new(limit, LONGEST_MONTH).algorithm(Algorithm::FixedWindow);
-        Self { is_month: true, ..longest }
+        Self { kind: QuotaKind::Month, ..longest }
     }
 
     /// A concurrency limit: at most `limit` units in flight at once, without a
@@ -224,6 +235,68 @@ impl Quota {
     /// ```
     pub const fn concurrent(limit: u64) -> Self {
         Self::new(limit, Duration::ZERO).algorithm(Algorithm::Concurrency)
+    }
+
+    /// A concurrency limit that the limiter finds between these bounds, from the latency of
+    /// what it admits: as many units in flight as the handler serves without a queue. It
+    /// starts at the minimum, or at [`start`](Self::start).
+    ///
+    /// Each key of the rule has its own limit; usually the rule counts
+    /// [per](crate::Rule::per) nothing, or per endpoint. It is the rule's only tier. A
+    /// rejection is an [`Overloaded`](crate::RateLimitedKind::Overloaded). On every backend
+    /// each instance finds its own limit and counts its own requests.
+    ///
+    /// Latency is measured from when a request is sent to the head of its response. Errors
+    /// and responses of 429 and 503 are not measured, nor is what was cancelled. Of a
+    /// [`Permit`](crate::Permit) it is measured until that is dropped, unless by
+    /// [`refund`](crate::Permit::refund).
+    ///
+    /// Each window of a second with at least 50 answers, else of up to 30 s, gives a 90th
+    /// percentile. `recent` is an average of about 5 of these; `baseline` follows it up
+    /// slowly, over about 10, and down at once. About `limit * (1 - baseline / recent)`
+    /// requests queue in the handler.
+    ///
+    /// | queue | the limit |
+    /// |---|---|
+    /// | at most 3 * log10(limit), and it was nearly used up | grows by log10(limit); by a half until it first shrinks |
+    /// | more than 6 * log10(limit) | shrinks by log10(limit) |
+    /// | any, and throughput falls as more are in flight | shrinks, too |
+    ///
+    /// It is at most five times what was in flight.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Policy, Quota, RateLimiter, Rule};
+    ///
+    /// let rule = Rule::new("server").per([]).tier(Quota::adaptive_concurrency(10..=500).start(50));
+    /// let limiter = RateLimiter::new(Policy::new().rule(rule))?;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub const fn adaptive_concurrency(bounds: RangeInclusive<u64>) -> Self {
+        Self::adaptive(*bounds.start(), *bounds.end(), *bounds.start())
+    }
+
+    /// Where an [adaptive concurrency limit](Self::adaptive_concurrency) starts. It has no
+    /// meaning for other quotas.
+    pub const fn start(self, start: u64) -> Self {
+        match self.kind {
+            QuotaKind::Adaptive => Self { window_secs: start, ..self },
+            QuotaKind::Fixed | QuotaKind::Month => self,
+        }
+    }
+
+    pub(crate) const fn adaptive(min: u64, max: u64, start: u64) -> Self {
+        Self { extra: min, window_secs: start, kind: QuotaKind::Adaptive, ..Self::concurrent(max) }
+    }
+
+    /// The minimum, the maximum and the start of an
+    /// [adaptive concurrency limit](Self::adaptive_concurrency).
+    #[must_use]
+    pub const fn adaptive_bounds(&self) -> Option<(u64, u64, u64)> {
+        if self.is_adaptive() { Some((self.extra, self.limit, self.window_secs)) } else { None }
+    }
+
+    pub(crate) const fn is_adaptive(&self) -> bool {
+        matches!(self.kind, QuotaKind::Adaptive)
     }
 
     /// How many units are admitted at once (token bucket), or can queue (leaky
@@ -273,7 +346,7 @@ impl Quota {
     /// the length of the longest, 31 days.
     #[must_use]
     pub const fn window(&self) -> Duration {
-        Duration::new(self.window_secs, self.window_nanos)
+        if self.is_adaptive() { Duration::ZERO } else { Duration::new(self.window_secs, self.window_nanos) }
     }
 
     /// The burst: the limit unless one was set.
@@ -297,7 +370,7 @@ impl Quota {
     /// Whether its window is the calendar month.
     #[must_use]
     pub const fn is_month(&self) -> bool {
-        self.is_month
+        matches!(self.kind, QuotaKind::Month)
     }
 
     /// How long after the Unix epoch, in nanoseconds, a fixed window begins: less than
@@ -314,7 +387,7 @@ impl Quota {
     /// What tells its counter from those of a rule's other quotas. Quotas that are equal in
     /// it are told apart by their order.
     pub(crate) fn counter(&self) -> CounterKind {
-        (self.algorithm, self.window(), self.is_month, self.explicit_offset().unwrap_or_default())
+        (self.algorithm, self.window(), self.is_month(), self.explicit_offset().unwrap_or_default())
     }
 
     /// How the quota is counted.

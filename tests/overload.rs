@@ -3,6 +3,8 @@
 #![cfg(all(feature = "metrics", feature = "serde", feature = "test-util"))]
 #![allow(clippy::unwrap_used)]
 
+#[path = "overload/adaptive.rs"]
+mod adaptive;
 #[path = "overload/policies.rs"]
 mod policies;
 #[path = "overload/priorities.rs"]

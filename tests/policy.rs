@@ -108,8 +108,18 @@ fn full() -> Policy {
     let routed = routed.on_backend_failure(FailureMode::Closed).consistency(Consistency::Leased);
     let routed = routed.sync_interval(Duration::from_millis(250));
     let local = |id| Rule::new(id).tier(Quota::per_second(1)).on_backend_failure(FailureMode::Local);
+    let found = Rule::new("found").tier(Quota::adaptive_concurrency(1..=500).start(20));
+    let bounded = Rule::new("bounded").tier(Quota::adaptive_concurrency(3..=3)).tenant_unlimited("staff");
     let (third, whole) = (local("third").local_share(1.0 / 3.0), local("whole").local_share(1.0));
-    Policy::new().rule(everything).rule(paced).rule(routed).rule(third).rule(whole).ignore_case(true)
+    Policy::new()
+        .rule(everything)
+        .rule(paced)
+        .rule(routed)
+        .rule(third)
+        .rule(whole)
+        .rule(found)
+        .rule(bounded)
+        .ignore_case(true)
 }
 
 #[test]

@@ -90,6 +90,8 @@ impl Machine {
                 let (limit, until) = constant(1);
                 (Self::SlidingLog(SlidingLog { limit, window }), until)
             }
+            // Each instance finds its own.
+            Algorithm::Concurrency if quota.is_adaptive() => (Self::InFlight(InFlight { limit }), u64::MAX),
             // It has no window, so only the current share counts.
             Algorithm::Concurrency => (Self::InFlight(InFlight { limit: constant(0).0 }), u64::MAX),
         }

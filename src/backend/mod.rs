@@ -16,6 +16,7 @@ mod cooldown;
 mod governor;
 mod in_process;
 mod local;
+pub(crate) mod local_limits;
 mod memory;
 mod outcome;
 mod peek;
@@ -30,6 +31,8 @@ pub use self::governor::Governor;
 #[cfg(feature = "governor")]
 #[doc(hidden)]
 pub use self::governor::Passed;
+#[cfg(test)]
+pub(crate) use self::memory::MAX_KEYS;
 #[cfg(feature = "redis")]
 pub(crate) use self::outcome::TierStates;
 #[cfg(feature = "redis")]
@@ -51,7 +54,7 @@ pub(crate) use self::{
     contract::Extension,
     cooldown::CooldownListener,
     in_process::InProcess,
-    memory::{MAX_KEYS, engine::Engine, machine_source::FullQuota},
+    memory::{engine::Engine, machine_source::FullQuota},
     outcome::{OutcomeKind, TierState},
     receipt::TierClaim,
     request::Caller,

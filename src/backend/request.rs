@@ -4,12 +4,16 @@
 //! backend sees the same request from every caller; callers differ only in what they
 //! allow it to do.
 
-use std::{fmt, future::Future, time::Duration};
+use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 
 use super::outcome::{Outcome, OutcomeKind};
-use crate::{error::BackendError, policy::charge::Charge, time::Timestamp};
+use crate::{
+    error::BackendError,
+    policy::{CompiledPolicy, charge::Charge},
+    time::Timestamp,
+};
 
 /// The charges of one request, and how it may be decided.
 #[derive(Clone, Copy)]
@@ -30,6 +34,8 @@ pub struct Request<'a> {
     pub not_before: Timestamp,
     pub(crate) is_immediate: bool,
     pub(crate) caller: Option<&'a dyn Caller>,
+    /// The policy that the charges were made under, to give back a part of them.
+    pub(crate) policy: Option<&'a Arc<CompiledPolicy>>,
 }
 
 /// What an engine in this process asks the limiter while it decides.
@@ -46,7 +52,7 @@ pub(crate) trait Caller {
 impl<'a> Request<'a> {
     pub(crate) fn new(charges: &'a [Charge<'a>], now: Timestamp, max_wait: Duration) -> Self {
         let not_before = Timestamp::from_nanos(0);
-        Self { charges, now, max_wait, not_before, is_immediate: false, caller: None }
+        Self { charges, now, max_wait, not_before, is_immediate: false, caller: None, policy: None }
     }
 
     pub(crate) fn not_before(self, not_before: Timestamp) -> Self {
@@ -90,7 +96,7 @@ pub(crate) const LONGEST_RACE: u64 = 1_000_000_000;
 
 impl fmt::Debug for Request<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { charges, now, max_wait, not_before, is_immediate, caller: _ } = self;
+        let Self { charges, now, max_wait, not_before, is_immediate, caller: _, policy: _ } = self;
         f.debug_struct("Request")
             .field("charges", charges)
             .field("now", now)

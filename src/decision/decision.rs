@@ -297,7 +297,8 @@ pub enum RateLimitedKind {
     /// [`Backoff`](crate::Backoff).
     BackingOff,
     /// The process is overloaded, and sheds requests of this priority: see
-    /// [`overload`](crate::overload).
+    /// [`overload`](crate::overload). Or an
+    /// [adaptive concurrency limit](crate::Quota::adaptive_concurrency) is full.
     Overloaded,
     /// The request can never be admitted: its cost is above a quota's capacity,
     /// or the limit is 0.

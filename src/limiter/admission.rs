@@ -37,7 +37,7 @@ use super::{
     lease::Lease,
     observe,
     permit::Charged,
-    queue::{is_of, longest_in_queue, priority_in, rate_queues},
+    queue::{is_adaptive, is_of, longest_in_queue, priority_in, rate_queues},
     reservation::Reservation,
     state::RateLimiter,
     wait::{capacity::WaiterGrant, fifo::QueueEntry},
@@ -58,6 +58,9 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// But not more often than this, from where it doubles about each time: most units are in
 /// flight for a short time.
 const ASK_AGAIN_FIRST: Duration = Duration::from_millis(10);
+
+/// The longest wait under an adaptive concurrency limit while its queue shows overload.
+const OVERLOADED_WAIT: Duration = Duration::from_millis(10);
 
 /// What a request does next.
 pub(super) enum Step {
@@ -393,7 +396,11 @@ impl Admission {
         if let Some(entry) = &mut undecided.entry {
             return entry.move_to(queue.key, priority);
         }
-        let entry = self.limiter.inner.queues.join(queue.key, priority);
+        let queues = &self.limiter.inner.queues;
+        let entry = match is_adaptive(&charges, queue.key) {
+            true => queues.join_adaptive(queue.key, priority, Instant::now()),
+            false => queues.join(queue.key, priority),
+        };
         (undecided.entry, undecided.called) = (Some(entry), None);
     }
 
@@ -404,11 +411,16 @@ impl Admission {
         let Some(entry) = self.entry() else { return (Duration::ZERO, Duration::ZERO) };
         let longest = Duration::from_nanos(longest_in_queue(&self.charges(), entry.key(), self.options.max_wait));
         let left = longest.saturating_sub(self.since_asked());
+        let waited = Duration::from_nanos(self.options.waited) + self.since_asked();
+        let left = match entry.overloaded_in() {
+            Some(Duration::ZERO) => left.min(OVERLOADED_WAIT.saturating_sub(waited)),
+            _ => left,
+        };
         // Until then its slot is no sooner, at the current rate.
         let is_first = entry.is_first();
         let nap = pause.filter(|_| is_first).unwrap_or(left).min(left);
+        let nap = entry.overloaded_in().filter(|time| !time.is_zero()).map_or(nap, |time| nap.min(time));
         let is_unnoticed = self.limiter.inner.engine.as_ref().is_none_or(InProcess::may_release_unnoticed);
-        let waited = Duration::from_nanos(self.options.waited) + self.since_asked();
         let ask_again = || if waited < ASK_AGAIN { shorten(waited.max(ASK_AGAIN_FIRST)) } else { ASK_AGAIN };
         (if is_unnoticed && is_first { nap.min(ask_again()) } else { nap }, left)
     }

@@ -141,6 +141,7 @@ impl<'a> Attempt<'a> {
             not_before: inner.cooldowns.until(charges, self.now).unwrap_or(Timestamp::UNIX_EPOCH),
             is_immediate: self.options.purpose == Purpose::SendNow,
             caller: inner.engine.is_some().then_some(caller),
+            policy: Some(self.snapshot.policy),
             ..Request::new(charges, self.now, max_wait)
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Once, OnceLock, atomic::AtomicBool};
 
 use super::{
+    adaptive_limit::keys::AdaptiveLimits,
     current::Current,
     first_requests::FirstRequests,
     observe::{BackendMetrics, Gauge},
@@ -14,7 +15,10 @@ use super::{
     },
 };
 use crate::{
-    backend::{Backend, Local},
+    backend::{
+        Backend, Extension, Local,
+        local_limits::{LocalEngine, LocalLimits},
+    },
     error::ConfigError,
     policy::{CompiledPolicy, Policy},
     time::{Clock, SystemClock},
@@ -90,17 +94,23 @@ impl RateLimiterBuilder {
         let policy = CompiledPolicy::new(self.policy)?;
         #[cfg(feature = "metrics")]
         crate::observe::describe_metrics();
+        let fallback = LocalEngine::default();
+        let backend = match self.backend.extension().and_then(Extension::engine) {
+            Some(_) => self.backend,
+            None => Box::new(LocalLimits::new(self.backend, Arc::clone(&fallback))),
+        };
         let inner = Inner {
             first_requests: FirstRequests::new(&policy.policy),
             current: Current::new(policy),
-            engine: engine_of(&*self.backend),
-            backend: self.backend,
+            engine: engine_of(&*backend),
+            backend,
             clock: self.clock.unwrap_or_else(|| Timepiece::System(SystemClock::new())),
-            fallback: OnceLock::new(),
+            fallback,
             waiters: Arc::new(WaiterLimit::new(self.waiters)),
             queues: Arc::default(),
             slots: SlotQueues::default(),
             cooldowns: UpstreamKeys::default(),
+            adaptive_limits: AdaptiveLimits::default(),
             shedder: OnceLock::new(),
             permits: Gauge::new("rate_limiting.active_permits"),
             backend_metrics: BackendMetrics::default(),

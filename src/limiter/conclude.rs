@@ -11,7 +11,7 @@ use super::{
     grant::{Decider, Grant},
     lease::Lease,
     observe::{self, RuleAndPriority},
-    queue::{longest_in_queue, rate_queues},
+    queue::{is_adaptive, longest_in_queue, rate_queues},
     reservation::Reservation,
     state::RateLimiter,
     upstream::Postponement,
@@ -21,6 +21,7 @@ use crate::{
     backend::{Charge, Outcome, OutcomeKind, Receipt, TierState},
     decision::{Decision, RateLimitedKind},
     fingerprint::Scope,
+    jitter::draw,
     observe::RequestResult,
     policy::{CompiledRule, FailureMode},
     time::{Timestamp, nanos},
@@ -125,6 +126,9 @@ fn reserve(
     put_off: Option<Postponement>,
 ) -> Option<Box<Reservation>> {
     let Attempt { limiter, snapshot, now, .. } = *attempt;
+    if snapshot.policy.adapts {
+        limiter.found_in_flight(charges, &outcome.tiers, now);
+    }
     let keeps_lease = attempt.keeps_lease(charges);
     let waits = outcome.answer != OutcomeKind::Admitted { wait: 0 };
     let is_kept = keeps_lease || waits || put_off.is_some();
@@ -179,6 +183,9 @@ fn rejection(attempt: &Attempt<'_>, charges: &[Charge<'_>], answer: OutcomeKind)
     let max_wait = attempt.options.max_wait;
     let (lacks_place, kind, retry_after) = match answer {
         OutcomeKind::Busy { key } => {
+            if is_adaptive(charges, key) {
+                return (RateLimitedKind::Overloaded, Some(BUSY_RETRY + draw(BUSY_RETRY)));
+            }
             let is_rate = rate_queues(charges).any(|keys| keys.contains(&key));
             let kind = if is_rate { RateLimitedKind::QuotaExceeded } else { RateLimitedKind::Concurrency };
             (is_full && longest_in_queue(charges, key, max_wait) > 0, kind, BUSY_RETRY)
@@ -189,9 +196,18 @@ fn rejection(attempt: &Attempt<'_>, charges: &[Charge<'_>], answer: OutcomeKind)
             let kind = if is_cooldown { RateLimitedKind::Cooldown } else { RateLimitedKind::QuotaExceeded };
             (is_full && after <= longest_wait(charges, max_wait), kind, after)
         }
+        // The limit may grow.
+        _ if charges.iter().any(|charge| charge.is_adaptive() && !fits(charge)) => {
+            return (RateLimitedKind::Overloaded, Some(BUSY_RETRY + draw(BUSY_RETRY)));
+        }
         _ => return (RateLimitedKind::NeverFits, None),
     };
     (if lacks_place { RateLimitedKind::QueueFull } else { kind }, Some(retry_after))
+}
+
+/// Whether the charge fits into its tiers while they are unused.
+fn fits(charge: &Charge<'_>) -> bool {
+    charge.tiers().iter().all(|tier| charge.cost <= tier.quota().capacity())
 }
 
 /// Keeps the fallback limiter warm: it counts what the backend admits for rules
@@ -209,7 +225,9 @@ fn keep_warm(
     if limiter.inner.engine.is_some() {
         return None;
     }
-    let local = at_local_share(charges, |rule| rule.options.on_backend_failure == Some(FailureMode::Local));
+    let local = at_local_share(charges, |rule| {
+        rule.limits.is_none() && rule.options.on_backend_failure == Some(FailureMode::Local)
+    });
     if local.is_empty() {
         return None;
     }

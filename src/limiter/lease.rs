@@ -272,6 +272,11 @@ impl Lease {
         }
     }
 
+    /// Whether the request has ended.
+    pub(super) fn is_released(&self) -> bool {
+        self.is_released.load(Ordering::Acquire)
+    }
+
     fn is_first_release(&self) -> bool {
         let is_first = !self.is_released.swap(true, Ordering::AcqRel);
         if is_first {
@@ -285,7 +290,7 @@ impl Lease {
 
     /// In-flight units came back: the first waiter of each queue is called.
     #[cold]
-    fn call_next(&self) {
+    pub(super) fn call_next(&self) {
         let queues = &self.limiter.inner.queues;
         if queues.are_empty() {
             return;

@@ -3,6 +3,7 @@
 //! This file is the public face. `decide` decides every request, synchronously; one
 //! that has to wait becomes an `Admission`, and `drive` is the only loop that awaits.
 
+mod adaptive_limit;
 mod admission;
 mod attempt;
 mod builder;
@@ -34,6 +35,10 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::ready;
 
+pub use self::{
+    adaptive_limit::AdaptiveLimitStatus, builder::RateLimiterBuilder, explain::Explanation, permit::Permit,
+    state::RateLimiter, stats::Stats, upstream::AdaptiveRateStatus,
+};
 pub(crate) use self::{
     admission::Admission,
     decide::CallerNeeds,
@@ -43,10 +48,6 @@ pub(crate) use self::{
     wait::timer::sleep_until,
 };
 use self::{admission::Decided, attempt::Purpose, conclude::at_local_share, permit::PermitKind};
-pub use self::{
-    builder::RateLimiterBuilder, explain::Explanation, permit::Permit, state::RateLimiter, stats::Stats,
-    upstream::AdaptiveRateStatus,
-};
 #[cfg(feature = "metrics")]
 pub use crate::observe::describe_metrics;
 use crate::{

@@ -17,7 +17,10 @@ use std::{
     time::Duration,
 };
 
-use super::stats::Counters;
+use super::{
+    adaptive_limit::gradient::{LimitSummary, Window},
+    stats::Counters,
+};
 #[cfg(feature = "tracing")]
 use crate::decision::RateLimitedKind;
 #[cfg(feature = "metrics")]
@@ -84,11 +87,23 @@ pub(super) fn record<'a>(
     }
 }
 
+/// A window of what an adaptive concurrency limit measures has ended.
+pub(super) fn adaptive_limit(rule: &CompiledRule, window: &Window, found: &LimitSummary) {
+    #[cfg(feature = "metrics")]
+    {
+        metrics::gauge!("rate_limiting.concurrency.limit", "rule" => &**rule.id).set(found.limit.floor());
+        metrics::gauge!("rate_limiting.concurrency.in_flight", "rule" => &**rule.id).set(window.peak);
+        metrics::gauge!("rate_limiting.concurrency.baseline", "rule" => &**rule.id).set(found.baseline / 1e9);
+        metrics::counter!("rate_limiting.concurrency.samples", "rule" => &**rule.id).increment(window.seen);
+    }
+}
+
 /// What the log says of a rejection.
 #[cfg(feature = "tracing")]
 fn rejection_event(decision: &Decision) -> &'static str {
     match decision.rejection() {
         Some(RateLimitedKind::Concurrency) => "concurrency limit reached",
+        Some(RateLimitedKind::Overloaded) => "adaptive concurrency limit reached",
         Some(RateLimitedKind::Cooldown) => "request rejected: the upstream asked for a pause",
         Some(RateLimitedKind::QueueFull) => "request rejected: too many requests wait",
         Some(RateLimitedKind::NeverFits) => "request rejected: it costs more than the limit ever holds",

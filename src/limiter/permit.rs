@@ -147,6 +147,8 @@ impl Permit {
     pub fn finish(self, status: StatusCode) {
         if let Some(lease) = self.lease() {
             lease.finish(status);
+            lease.measure(Some(status));
+            lease.release();
         }
     }
 
@@ -190,6 +192,15 @@ impl Permit {
     pub fn refund(self) {
         if let Some(lease) = self.lease() {
             lease.refund();
+        }
+    }
+}
+
+/// The work has ended: adaptive concurrency limits learn how long it took.
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if let PermitKind::Lease(lease) = &self.kept {
+            lease.measure(None);
         }
     }
 }

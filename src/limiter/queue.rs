@@ -68,6 +68,11 @@ pub(super) fn priority_in(charges: &[Charge<'_>], key: Fingerprint) -> Priority 
     of_rule.map_or(Priority::default(), |charge| charge.priority)
 }
 
+/// Whether the queue of `key` is for an adaptive concurrency limit.
+pub(super) fn is_adaptive(charges: &[Charge<'_>], key: Fingerprint) -> bool {
+    charges.iter().any(|charge| charge.is_adaptive() && is_of(key, charge))
+}
+
 impl RateLimiter {
     /// A key of the request in whose queue another request is ahead.
     pub(super) fn blocked(&self, attempt: &Attempt<'_>) -> Option<Fingerprint> {

@@ -13,6 +13,7 @@ use std::{
 };
 
 use super::{
+    adaptive_limit::keys::AdaptiveLimits,
     current::Current,
     first_requests::FirstRequests,
     grant::Grant,
@@ -21,7 +22,10 @@ use super::{
     wait::{capacity::WaiterLimit, fifo::WaitQueues, slots::SlotQueues},
 };
 use crate::{
-    backend::{Backend, Engine, Extension, FullQuota, InProcess, MAX_KEYS},
+    backend::{
+        Backend, Engine, Extension, FullQuota, InProcess,
+        local_limits::{LocalEngine, engine},
+    },
     descriptor::Descriptor,
     observe::log_ignored_level,
     overload::Shedder,
@@ -60,7 +64,7 @@ pub(super) struct Inner {
     pub(super) engine: Option<InProcess>,
     pub(super) clock: Timepiece,
     /// Decides for rules with `FailureMode::Local` while the backend fails.
-    pub(super) fallback: OnceLock<Engine<FullQuota>>,
+    pub(super) fallback: LocalEngine,
     pub(super) waiters: Arc<WaiterLimit>,
     /// Of requests that wait for what cannot be reserved: in-flight units, adaptive rates.
     pub(super) queues: Arc<WaitQueues>,
@@ -68,6 +72,7 @@ pub(super) struct Inner {
     pub(super) slots: SlotQueues<Grant>,
     /// Cooldowns, and what else an upstream has said of a key.
     pub(super) cooldowns: UpstreamKeys,
+    pub(super) adaptive_limits: AdaptiveLimits,
     /// What is shed while the process is overloaded, if a policy says when that is.
     pub(super) shedder: OnceLock<Box<Shedder>>,
     /// The requests that keep a lease.
@@ -182,6 +187,6 @@ impl RateLimiter {
 
     /// The limiter that decides in place of a backend that fails.
     pub(super) fn fallback(&self) -> &Engine<FullQuota> {
-        self.inner.fallback.get_or_init(|| Engine::full(MAX_KEYS))
+        engine(&self.inner.fallback)
     }
 }

@@ -168,6 +168,11 @@ impl InFlightGuard {
         self.lease.finish(status);
     }
 
+    /// The head of the response has this status.
+    pub(super) fn report_head(&self, status: StatusCode) {
+        self.lease.measure(Some(status));
+    }
+
     /// Reports that a layer further in has rejected the request. If it is a layer
     /// of the same limiter, all that this one has charged is given back, as by
     /// [`Permit::refund`](crate::Permit::refund). Returns whether it is.

@@ -6,10 +6,11 @@
 use metrics::Unit;
 
 /// They all count something.
-const COUNTERS: [(&str, &str); 12] = [
+const COUNTERS: [(&str, &str); 13] = [
     ("rate_limiting.requests", "Requests by rule, result and priority."),
     ("rate_limiting.upstream_cooldowns", "Cooldowns that upstreams asked for, by rule."),
     ("rate_limiting.adaptive.rejections", "Rejections reported to an adaptive rate, by rule."),
+    ("rate_limiting.concurrency.samples", "Latencies that an adaptive concurrency limit measured, by rule."),
     ("rate_limiting.policy.reloads", "Answers of policy sources, by result."),
     ("rate_limiting.mistakes", "Mistakes in the set-up, by code."),
     ("rate_limiting.overload.shed", "Requests that were shed under overload, by priority."),
@@ -24,7 +25,7 @@ const COUNTERS: [(&str, &str); 12] = [
     ),
 ];
 
-const GAUGES: [(&str, Unit, &str); 6] = [
+const GAUGES: [(&str, Unit, &str); 9] = [
     ("rate_limiting.queued_requests", Unit::Count, "Requests that wait."),
     ("rate_limiting.active_permits", Unit::Count, "Admitted requests that keep a lease."),
     ("rate_limiting.keys", Unit::Count, "Counters in this process."),
@@ -34,6 +35,17 @@ const GAUGES: [(&str, Unit, &str); 6] = [
         "1 while the policy in force is that of its source, 0 while that one is invalid or unavailable.",
     ),
     ("rate_limiting.overload.shed_fraction", Unit::Count, "The part of all requests that is shed, from 0 to 0.95."),
+    ("rate_limiting.concurrency.limit", Unit::Count, "The adaptive concurrency limit, by rule."),
+    (
+        "rate_limiting.concurrency.in_flight",
+        Unit::Count,
+        "The most in flight under an adaptive concurrency limit in the last window, by rule.",
+    ),
+    (
+        "rate_limiting.concurrency.baseline",
+        Unit::Seconds,
+        "The latency without a queue, as an adaptive concurrency limit sees it, by rule.",
+    ),
     ("rate_limiting.backend.open", Unit::Count, "1 while the circuit breaker of Redis is open."),
 ];
 

@@ -257,9 +257,7 @@ impl RateSteps {
         let window = WINDOWS.into_iter().find(|window| floor * window >= FEWEST - ROUNDING).unwrap_or(YEAR);
         let highest = ((ceiling * window + ROUNDING) as u64).max(1);
         let lowest = ((floor * window - ROUNDING).ceil() as u64).clamp(1, highest);
-        let above = |limit: u64| ((limit as f64 * STEP) as u64).max(limit + 1).min(highest);
-        let limits = iter::successors(Some(lowest), |&limit| (limit < highest).then(|| above(limit)));
-        Self { limits: limits.collect(), window, bounds }
+        Self { limits: ascending(lowest, highest), window, bounds }
     }
 
     pub(super) fn count(&self) -> usize {
@@ -280,6 +278,18 @@ impl RateSteps {
         let units = rate * self.window + ROUNDING;
         self.limits.partition_point(|&limit| limit as f64 <= units).saturating_sub(1)
     }
+}
+
+/// The limits that a rule steps through.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "validation bounds limits to 32 bits"
+)]
+pub(super) fn ascending(lowest: u64, highest: u64) -> Box<[u64]> {
+    let above = |limit: u64| ((limit as f64 * STEP) as u64).max(limit + 1).min(highest);
+    iter::successors(Some(lowest), |&limit| (limit < highest).then(|| above(limit))).collect()
 }
 
 #[cfg(test)]

@@ -118,6 +118,11 @@ impl<'a> Charge<'a> {
         Duration::from_nanos(self.max_wait)
     }
 
+    /// Whether it is by an adaptive concurrency limit.
+    pub(crate) fn is_adaptive(&self) -> bool {
+        matches!(self.tiers, [tier] if tier.quota.is_adaptive())
+    }
+
     /// The keys of a tier's own counter and of its overflow counter.
     pub(crate) fn counters(&self, tier: &Tier) -> [Fingerprint; 2] {
         [self.key, self.rule.overflow].map(|key| key.tier(tier.salt))

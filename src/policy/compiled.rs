@@ -17,6 +17,7 @@ use foldhash::fast::RandomState;
 use http::StatusCode;
 
 use super::{
+    adaptive_limit::LimitSteps,
     adaptive_rate::RateSteps,
     choices::{FailureMode, Messages},
     matcher::Matcher,
@@ -58,7 +59,7 @@ pub(crate) struct CompiledPolicy {
     tenant_priorities: HashMap<String, Priority, RandomState>,
     /// Whether any rule exempts requests.
     pub(super) has_exempt: bool,
-    /// Whether any rule adapts its rate.
+    /// Whether any rule adapts its rate or its concurrency limit.
     pub(crate) adapts: bool,
     /// Whether any rule delays requests in a layer.
     pub(crate) lets_wait: bool,
@@ -85,7 +86,7 @@ impl CompiledPolicy {
         let has_in_flight = rules.iter().any(|rule| rule.tier_sets.has_in_flight());
         let plan_priorities = highest(rules.iter().flat_map(|rule| rule.tier_sets.plan_priorities()));
         let tenant_priorities = highest(rules.iter().flat_map(|rule| rule.tier_sets.tenant_priorities()));
-        let adapts = enabled().any(|rule| rule.adaptive_rate.is_some());
+        let adapts = rules.iter().any(|rule| rule.ladder.is_some() || rule.limits.is_some());
         let has_more_to_charge = |rule: &CompiledRule| rule.is_settled_late() || rule.counts_messages();
         Ok(Self {
             matcher,
@@ -180,6 +181,8 @@ pub(crate) struct CompiledRule {
     /// For each path pattern, where the tenant stands in it.
     tenant_parameters: Vec<Option<ParameterPosition>>,
     pub(crate) ladder: Option<RateSteps>,
+    /// Those of its adaptive concurrency limit.
+    pub(crate) limits: Option<LimitSteps>,
     /// The key of the overflow counter.
     pub(crate) overflow: Fingerprint,
     /// Nanoseconds, where the rule sets a bound.
@@ -196,6 +199,12 @@ impl CompiledRule {
         let (rule, ignore_case) = (&policy.rules[source], policy.ignore_case);
         let id = intern(&rule.id);
         let ladder = rule.adaptive_rate.as_ref().map(RateSteps::new);
+        let limits = LimitSteps::new(rule);
+        let steps = match (&ladder, &limits) {
+            (Some(ladder), _) => ladder.quotas(rule.cost).collect(),
+            (None, Some(limits)) => limits.quotas().collect(),
+            (None, None) => Vec::new(),
+        };
         let tenant_parameters =
             |name: &String| rule.matches.paths.iter().map(|path| ParameterPosition::find(path, name)).collect();
         // A tenant that is a part of a path is spelled as paths are.
@@ -207,9 +216,10 @@ impl CompiledRule {
             version: next_version(),
             own_tiers: OwnTierCache::default(),
             keys: RuleKeys::new(id, rule),
-            tier_sets: TierSets::new(id, rule, ladder.as_ref(), ignore_tenant_case),
+            tier_sets: TierSets::new(id, rule, &steps, ignore_tenant_case),
             tenant_parameters: rule.tenant_param.as_ref().map_or_else(Vec::new, tenant_parameters),
             ladder,
+            limits,
             overflow: Scope::new(&[id, "", "", "overflow"]).shared(),
             max_wait: rule.max_wait.map(nanos),
             options: Rule { plans: BTreeMap::new(), tenants: BTreeMap::new(), ..rule.clone() },
@@ -264,6 +274,10 @@ impl CompiledRule {
     /// What happens to a request when the backend fails in this way.
     pub(crate) fn failure_mode(&self, error: BackendErrorKind) -> FailureMode {
         // Callers may invent tenants, and so fill a store.
+        // It is counted in this process, whatever the backend does.
+        if self.limits.is_some() {
+            return FailureMode::Local;
+        }
         let default = match error {
             BackendErrorKind::OutOfMemory if self.is_per_tenant() => FailureMode::Local,
             _ => FailureMode::default(),

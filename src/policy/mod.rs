@@ -4,6 +4,7 @@
 //! (`policy_source`). A [`Policy`] is plain data. It is validated once, when it
 //! is read from a file or compiled, and a compiled policy never changes.
 
+mod adaptive_limit;
 mod adaptive_rate;
 pub(crate) mod charge;
 mod choices;
@@ -33,6 +34,15 @@ use crate::headers::statuses;
 pub(crate) use self::adaptive_rate::per_second;
 #[cfg(feature = "watch")]
 pub(crate) use self::validate::check_instances;
+pub(crate) use self::{
+    adaptive_limit::{LimitBounds, LimitSteps},
+    adaptive_rate::{RateBounds, RateSteps},
+    charge::{ChargedRule, OwnedCharge, ReservationOwner},
+    compiled::{CompiledPolicy, CompiledRule},
+    explain::RuleExplanation,
+    networks::{Networks, addresses},
+    resolve::{Resolved, Unidentified},
+};
 pub use self::{
     adaptive_rate::AdaptiveRate,
     choices::{Consistency, Dimension, FailureMode, Messages},
@@ -40,12 +50,4 @@ pub use self::{
     rule::Rule,
     statuses::Statuses,
     tiers::Tier,
-};
-pub(crate) use self::{
-    adaptive_rate::{RateBounds, RateSteps},
-    charge::{ChargedRule, OwnedCharge, ReservationOwner},
-    compiled::{CompiledPolicy, CompiledRule},
-    explain::RuleExplanation,
-    networks::{Networks, addresses},
-    resolve::{Resolved, Unidentified},
 };

@@ -737,6 +737,10 @@ impl Rule {
     /// Whether its local share follows the number of instances that the backend sees.
     pub(crate) fn follows_instances(&self) -> bool {
         let is_local = self.on_backend_failure == Some(FailureMode::Local);
-        is_local && self.local_share.is_none() && self.consistency != Consistency::Exact && self.enabled
+        is_local
+            && self.local_share.is_none()
+            && !self.tiers.iter().any(Quota::is_adaptive)
+            && self.consistency != Consistency::Exact
+            && self.enabled
     }
 }

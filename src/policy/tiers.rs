@@ -176,7 +176,7 @@ impl TierSets {
 
     /// `ignore_case` where the tenant is a part of a path that is matched
     /// without regard to case.
-    pub(super) fn new(id: RuleName, rule: &Rule, steps: Option<&RateSteps>, ignore_case: bool) -> Self {
+    pub(super) fn new(id: RuleName, rule: &Rule, steps: &[Quota], ignore_case: bool) -> Self {
         let mut sets = Self {
             sets: Vec::new(),
             own: 0,
@@ -189,6 +189,7 @@ impl TierSets {
             addresses: Networks::default(),
         };
         let quotas = sets.add_exceptions(rule, ignore_case);
+        let adapts = !steps.is_empty();
         let reserved = rule.reserved();
         let parts: BTreeSet<u32> = reserved.into_iter().chain([0]).collect();
         let place = |part| parts.iter().position(|known| *known == part).unwrap_or(0);
@@ -200,10 +201,10 @@ impl TierSets {
         let count = quotas.len() * parts.len();
         (sets.own, sets.count) = (index(quotas.len()), index(count));
         sets.to_fallback = index(count * (shares.len() - 1));
-        sets.to_next_step = index(steps.map_or(0, |_| count * shares.len()));
-        let steps: Vec<Option<Quota>> = match steps {
-            Some(steps) => steps.quotas(rule.cost).map(Some).collect(),
-            None => vec![None],
+        sets.to_next_step = if adapts { index(count * shares.len()) } else { 0 };
+        let steps: Vec<Option<Quota>> = match adapts {
+            true => steps.iter().copied().map(Some).collect(),
+            false => vec![None],
         };
         for (step, share) in steps.iter().flat_map(|step| shares.iter().map(move |share| (step, *share))) {
             sets.sets.extend(parts.iter().flat_map(|part| quotas.iter().map(move |quotas| (part, quotas))).map(
@@ -219,7 +220,8 @@ impl TierSets {
 
     /// Returns the quotas of the rule, of its plans and of its tenants.
     fn add_exceptions(&mut self, rule: &Rule, ignore_case: bool) -> Vec<Vec<Quota>> {
-        let mut quotas = vec![rule.tiers.clone()];
+        // The steps stand for an adaptive tier.
+        let mut quotas = vec![rule.tiers.iter().filter(|tier| !tier.is_adaptive()).copied().collect::<Vec<_>>()];
         let mut exception = |instead: &Override| {
             let limits = match &instead.limits {
                 Limits::Same => ExceptedLimits::Same,
@@ -366,7 +368,8 @@ impl OwnTiers {
     /// Those of a rule of this version that has them as its own.
     pub(super) fn new(id: RuleName, rule: &Rule, steps: Option<&RateSteps>, rule_version: u64) -> Self {
         static CONTENT: LazyLock<RandomState> = LazyLock::new(RandomState::default);
-        let sets = TierSets::new(id, rule, steps, false);
+        let steps: Vec<_> = steps.iter().flat_map(|steps| steps.quotas(rule.cost)).collect();
+        let sets = TierSets::new(id, rule, &steps, false);
         let version = CONTENT.hash_one((rule_version, &rule.tiers));
         Self { quotas: rule.tiers.as_slice().into(), sets, version }
     }

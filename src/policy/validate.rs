@@ -8,6 +8,7 @@
 use std::{collections::HashSet, ops::RangeInclusive, time::Duration};
 
 use super::{
+    adaptive_limit::{self, LimitSteps},
     adaptive_rate::RateSteps,
     choices::{Consistency, Dimension, FailureMode},
     networks,
@@ -80,7 +81,7 @@ impl Size {
         let Match { methods, paths, routes, .. } = &rule.matches;
         let (key, steps) = match &rule.adaptive_rate {
             Some(adapt) => ("adaptive_rate", RateSteps::new(adapt).count()),
-            None => ("tiers", 1),
+            None => ("tiers", LimitSteps::new(rule).map_or(1, |limits| limits.count())),
         };
         // The fallback limiter has tiers of its own if it has a share.
         let copies = 1 + usize::from(rule.local_share.is_some_and(|share| share < 1.0));
@@ -147,6 +148,7 @@ fn check_rule(rule: &Rule) -> Result<(), ConfigError> {
         let reason = "cannot be used with an adaptive rate, whose bursts are too small to be divided";
         ensure(rule.reserve.is_empty(), "reserve", rule.reserve.len(), reason)?;
     }
+    adaptive_limit::check(rule, tier_sets(rule))?;
     check_per_message(rule)?;
     check_smooth(rule)
 }
@@ -159,6 +161,8 @@ pub(super) fn check_own_tiers(rule: &Rule) -> Result<(), ConfigError> {
     let count = rule.tiers.len();
     ensure((1..=MAX_OWN_TIERS).contains(&count), "tiers", count, format_args!("must be 1 to {MAX_OWN_TIERS} tiers"))?;
     check_tiers(rule)?;
+    let is_fixed = rule.tiers.iter().all(|tier| !tier.is_adaptive());
+    ensure(is_fixed, "tiers", "adaptive", "a tenant cannot bring an adaptive concurrency limit")?;
     check_per_message(rule)?;
     check_smooth(rule)
 }

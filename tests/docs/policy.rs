@@ -95,6 +95,10 @@ fn document(table: &str, keys: Vec<(String, String)>) -> String {
             let rates = [("floor", "{ limit: 1, window: 1s }"), ("ceiling", "{ limit: 1000, window: 1s }")];
             rule("adaptive_rate", map(keys, &rates))
         }
+        "Adaptive concurrency" => {
+            let bounds = map(keys, &[("min", "1"), ("max", "1000")]);
+            rule("tiers", format!("[{{ concurrent: {bounds} }}]"))
+        }
         "SLAs" => format!("slas: [{}]", map(keys, &[("id", "a"), ("tiers", "[{ period: 1, threshold: 1 }]")])),
         table => panic!("docs/reference.md: the test does not know the table `{table}`"),
     }
@@ -107,7 +111,7 @@ fn parse(document: &str) -> Policy {
 #[test]
 fn the_tables_have_the_keys_of_the_parser() {
     let tables = tables();
-    assert_eq!(tables.len(), 9, "{:?}", tables.keys());
+    assert_eq!(tables.len(), 10, "{:?}", tables.keys());
     for (table, rows) in &tables {
         let keys = known(&document(table, pairs("no_such_key_at_all: 1")));
         let documented: BTreeSet<String> = rows.iter().map(|row| row.key.clone()).collect();

@@ -44,6 +44,12 @@ impl Bad {
         Self { document, rule: Some("a"), key, value, reason }
     }
 
+    /// A rule whose first tier is a concurrency limit with these bounds, and what follows.
+    fn found(bounds: &str, key: &'static str, value: &'static str, reason: &'static str) -> Self {
+        let document = format!("rules: [{{ id: a, tiers: [{{ concurrent: {bounds} }}]");
+        Self { document, rule: Some("a"), key, value: Some(value), reason }
+    }
+
     /// A rule whose only tier is an adaptive rate with `setting`.
     fn adapt(setting: &str, key: &'static str, value: Option<&'static str>, reason: &'static str) -> Self {
         let document = format!("rules: [{{ id: a, adaptive_rate: {{ {setting} }} }}]");
@@ -419,6 +425,33 @@ fn bad_tiers() -> Vec<Bad> {
             "one of `token-bucket`, `leaky-bucket`, `fixed-window`, `anchored-window`, `sliding-window`, `sliding-log`",
         ),
         Bad::tier("{ concurrent: -1 }", "tiers[1].concurrent", Some("-1"), "must not be negative"),
+        Bad::found("{ min: 0, max: 5 } }]", "tiers[0].concurrent.min", "0", "at least 1"),
+        Bad::found("{ min: 6, max: 5 } }]", "tiers[0].concurrent.max", "5", "must not be below `min`, 6"),
+        Bad::found("{ min: 1, max: 2000000 } }]", "tiers[0].concurrent.max", "2000000", "at most 1000000"),
+        Bad::found("{ min: 2, max: 5, start: 1 } }]", "tiers[0].concurrent.start", "1", "from `min` to `max`, 2 to 5"),
+        Bad::found("{ min: 2, max: 5, start: 6 } }]", "tiers[0].concurrent.start", "6", "from `min` to `max`, 2 to 5"),
+        Bad::found("{ min: 2, max: 5, strat: 3 } }]", "tiers[0].concurrent.strat", "3", "did you mean `start`?"),
+        Bad::found("{ min: 2, max: -5 } }]", "tiers[0].concurrent.max", "-5", "must not be negative"),
+        Bad::found(
+            "{ min: 2, max: 5 } }], cost: 3, plans: { a: unlimited }",
+            "tiers[0].concurrent.min",
+            "2",
+            "cost of the rule, 3",
+        ),
+        Bad::found(
+            "{ min: 2, max: 5 } }, { concurrent: { min: 1, max: 2 } }]",
+            "tiers[0].concurrent",
+            "2 to 5",
+            "only tier",
+        ),
+        Bad::found("{ min: 2, max: 5 } }], plans: { a: [{ concurrent: 3 }] }", "plans.a", "1", "cannot replace"),
+        Bad::found(
+            "3 }], plans: { a: [{ concurrent: { min: 2, max: 5 } }] }",
+            "plans.a[0].concurrent",
+            "2 to 5",
+            "not for a plan",
+        ),
+        Bad::tier("{ concurrent: { min: 1, max: 2 } }", "tiers[1].concurrent", Some("1 to 2"), "only tier of its rule"),
         Bad::tier("{ concurrent: 2s }", "tiers[1].concurrent", Some("2s"), "expected a whole number, found a string"),
         Bad::tier("{ concurent: 1 }", "tiers[1].concurent", Some("1"), "did you mean `concurrent`?"),
         Bad::tier("{ concurrent: 1, limit: 2 }", "tiers[1].limit", Some("2"), "no meaning beside `concurrent`"),

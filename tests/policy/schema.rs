@@ -119,6 +119,7 @@ fn full() -> Value {
                 "id": "routes", "match": { "routes": ["/x"] }, "tiers": [{ "concurrent": 3 }],
                 "reserve": { "normal": "5%", "high": "12.5%", "critical": "20%" },
             },
+            { "id": "found", "tiers": [{ "concurrent": { "min": 10, "max": 500, "start": 20 } }] },
             { "id": "alias", "match": { "paths": ["/{org}"] }, "tenant": "{org}", "tiers": [{ "concurrent": 3 }] },
         ],
         "slas": [{
@@ -179,6 +180,7 @@ fn described_by_the_guide() -> Value {
                 "Match" => &["/$defs/match"],
                 "Tier" => &["/$defs/tier"],
                 "Adaptive rate" => &["/$defs/adaptive_rate"],
+                "Adaptive concurrency" => &["/$defs/adaptive_concurrency"],
                 "SLAs" => &["/$defs/sla"],
                 _ => &[],
             };

@@ -164,9 +164,9 @@ impl RateLimiter {
         }
     }
 
-    /// The charge at its key's current step, if its rule adapts.
+    /// The charge at its key's current rate or concurrency limit, if its rule adapts.
     pub(in crate::limiter) fn at_current_rate<'a>(&self, charge: Charge<'a>, now: Timestamp) -> Charge<'a> {
-        let Some(ladder) = &charge.rule.ladder else { return charge };
+        let Some(ladder) = &charge.rule.ladder else { return self.at_current_limit(charge, now) };
         let rate = self.inner.cooldowns.rate_of(charge.fingerprint(), &ladder.bounds, now);
         charge.at_step(ladder.step(rate.applied))
     }

@@ -13,6 +13,10 @@
 //! | first | soon, and then each second, where units may come back unnoticed | its own timer |
 //! | any other | never | |
 //!
+//! Under an adaptive concurrency limit, a queue that has not been empty for 100 ms shows
+//! overload. From then on the newest is first, and each waits for 10 ms at most (as by
+//! CoDel and adaptive LIFO): what has waited long is of no use to its caller any more.
+//!
 //! A called request is decided again: it is admitted and leaves, or stays where
 //! it is. One that is called and then dropped calls the next, so no call is
 //! lost. A unit that comes back between a decision and joining is found too:
@@ -22,7 +26,10 @@ use std::{
     collections::BTreeMap,
     sync::{Arc, atomic::Ordering},
     task::{Context, Poll, Waker},
+    time::Duration,
 };
+
+use tokio::time::Instant;
 
 use super::shards::{AtomicU64, AtomicUsize, Sharded, discard, remove, wake_all};
 use crate::{descriptor::Priority, fingerprint::Fingerprint};
@@ -52,6 +59,12 @@ pub(in crate::limiter) fn numbered(priority: Priority, number: u64) -> u64 {
 /// What of a number tells the order of arrival.
 const ARRIVAL_BITS: u32 = 62;
 
+/// Arrivals are counted up from here, and down where the newest is first.
+const MIDDLE: u64 = 1 << (ARRIVAL_BITS - 1);
+
+/// A queue that has not been empty for so long shows overload.
+const OVERLOADED_AFTER: Duration = Duration::from_millis(100);
+
 /// By number. Numbers are given by priority, and by arrival within one, whichever queue is
 /// joined first.
 type Queue = BTreeMap<u64, State>;
@@ -60,6 +73,8 @@ type Queue = BTreeMap<u64, State>;
 struct State {
     is_called: bool,
     waker: Option<Waker>,
+    /// Since when the queue has not been empty, where that matters.
+    since: Option<Instant>,
 }
 
 impl State {
@@ -76,6 +91,7 @@ pub(in crate::limiter) struct QueueEntry {
     queues: Arc<WaitQueues>,
     key: Fingerprint,
     number: u64,
+    since: Option<Instant>,
 }
 
 impl WaitQueues {
@@ -116,20 +132,35 @@ impl WaitQueues {
 
     /// Joins the queue of `key` behind all of its priority.
     pub(in crate::limiter) fn join(self: &Arc<Self>, key: Fingerprint, priority: Priority) -> QueueEntry {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.enter(key, numbered(priority, number))
+        let number = MIDDLE + self.next.fetch_add(1, Ordering::Relaxed);
+        self.enter(key, numbered(priority, number), None)
     }
 
-    fn enter(self: &Arc<Self>, key: Fingerprint, number: u64) -> QueueEntry {
+    /// Joins the queue for an adaptive concurrency limit, before all of its priority if it
+    /// shows overload.
+    pub(in crate::limiter) fn join_adaptive(
+        self: &Arc<Self>,
+        key: Fingerprint,
+        priority: Priority,
+        now: Instant,
+    ) -> QueueEntry {
+        let since = self.queues.of(key).get(&key.to_u128()).and_then(|queue| queue.values().next()?.since);
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let is_overloaded = since.is_some_and(|since| now.saturating_duration_since(since) >= OVERLOADED_AFTER);
+        let number = if is_overloaded { MIDDLE - 1 - number } else { MIDDLE + number };
+        self.enter(key, numbered(priority, number), since.or(Some(now)))
+    }
+
+    fn enter(self: &Arc<Self>, key: Fingerprint, number: u64, since: Option<Instant>) -> QueueEntry {
         // Before the request is decided again: see `are_empty`.
         self.waiting.fetch_add(1, Ordering::SeqCst);
         {
             let mut shard = self.queues.of(key);
             let queue = shard.entry(key.to_u128()).or_default();
             let is_called = queue.keys().next().is_none_or(|first| *first > number);
-            queue.insert(number, State { is_called, waker: None });
+            queue.insert(number, State { is_called, waker: None, since });
         }
-        QueueEntry { queues: Arc::clone(self), key, number }
+        QueueEntry { queues: Arc::clone(self), key, number, since }
     }
 }
 
@@ -143,7 +174,7 @@ impl QueueEntry {
     pub(in crate::limiter) fn move_to(&mut self, key: Fingerprint, priority: Priority) {
         if key != self.key {
             // Joins the new queue before it leaves the old one.
-            *self = self.queues.enter(key, numbered(priority, self.number));
+            *self = self.queues.enter(key, numbered(priority, self.number), None);
         }
     }
 
@@ -153,6 +184,12 @@ impl QueueEntry {
 
     pub(in crate::limiter) fn number(&self) -> u64 {
         self.number
+    }
+
+    /// In how long the queue shows overload, if it is not empty meanwhile; zero if it does.
+    /// `None` where that does not matter.
+    pub(in crate::limiter) fn overloaded_in(&self) -> Option<Duration> {
+        Some(OVERLOADED_AFTER.saturating_sub(self.since?.elapsed()))
     }
 
     pub(in crate::limiter) fn is_first(&self) -> bool {

@@ -1,5 +1,5 @@
-//! How tiers stand in a policy file: `{ limit: 10, window: 1s }`, or
-//! `{ concurrent: 10 }`.
+//! How tiers stand in a policy file: `{ limit: 10, window: 1s }`, `{ concurrent: 10 }`, or
+//! `{ concurrent: { min: 10, max: 500 } }`.
 //!
 //! A tier is read if its keys belong together. Whether its numbers make sense is for
 //! `validate` to say.
@@ -67,7 +67,65 @@ struct Tier {
     #[schemars(with = "String", regex(pattern = forms::DURATION))]
     offset: Option<Duration>,
     #[serde(default, skip_serializing_if = "is_default")]
-    concurrent: Option<u64>,
+    concurrent: Option<Concurrent>,
+}
+
+/// A concurrency limit: a number, or the bounds between which it is found.
+#[derive(PartialEq, Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(rename = "concurrent")]
+enum Concurrent {
+    Limit(u64),
+    Found(Found),
+}
+
+#[derive(PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "adaptive_concurrency")]
+struct Found {
+    min: u64,
+    max: u64,
+    /// `None`: the minimum.
+    #[serde(default, skip_serializing_if = "is_default")]
+    start: Option<u64>,
+}
+
+impl<'de> Deserialize<'de> for Concurrent {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ConcurrentVisitor)
+    }
+}
+
+struct ConcurrentVisitor;
+
+impl<'de> Visitor<'de> for ConcurrentVisitor {
+    type Value = Concurrent;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // As serde names it: errors are worded by that.
+        f.write_str("u64")
+    }
+
+    fn visit_u64<E: Error>(self, limit: u64) -> Result<Concurrent, E> {
+        Ok(Concurrent::Limit(limit))
+    }
+
+    fn visit_i64<E: Error>(self, limit: i64) -> Result<Concurrent, E> {
+        u64::try_from(limit).map(Concurrent::Limit).map_err(|_| E::invalid_value(Unexpected::Signed(limit), &self))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Concurrent, A::Error> {
+        Found::deserialize(MapAccessDeserializer::new(map)).map(Concurrent::Found)
+    }
+}
+
+impl From<Concurrent> for Quota {
+    fn from(concurrent: Concurrent) -> Self {
+        match concurrent {
+            Concurrent::Limit(limit) => Self::concurrent(limit),
+            Concurrent::Found(Found { min, max, start }) => Self::adaptive(min, max, start.unwrap_or(min)),
+        }
+    }
 }
 
 impl Tier {
@@ -84,7 +142,7 @@ impl Tier {
             ];
             return match others.iter().find(|(_, is_set)| *is_set) {
                 Some((key, _)) => Err(misplaced(key, "has no meaning beside `concurrent`, which needs no other key")),
-                None => Ok(Quota::concurrent(concurrent)),
+                None => Ok(concurrent.into()),
             };
         }
         if algorithm == Some(Algorithm::Concurrency) {
@@ -118,7 +176,13 @@ impl Serialize for Quota {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let (limit, algorithm) = (Some(self.limit()), self.counted_by());
         let tier = if algorithm == Algorithm::Concurrency {
-            Tier { concurrent: limit, ..Tier::default() }
+            let concurrent = match self.adaptive_bounds() {
+                Some((min, max, start)) => {
+                    Concurrent::Found(Found { min, max, start: Some(start).filter(|start| *start != min) })
+                }
+                None => Concurrent::Limit(self.limit()),
+            };
+            Tier { concurrent: Some(concurrent), ..Tier::default() }
         } else {
             let (window, default) = match self.is_month() {
                 true => (Window::Month, Algorithm::FixedWindow),

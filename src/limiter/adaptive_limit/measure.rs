@@ -1,0 +1,151 @@
+//! What adaptive concurrency limits are found by: what is in flight when a request is admitted,
+//! and how long it takes. Looks up the limit to decide by, and decides nothing.
+//!
+//! Invariant: only the work of admitted requests is measured, and each once.
+
+use std::time::Duration;
+
+use http::StatusCode;
+
+use super::{
+    super::{attempt::Charges, lease::Lease, observe, state::RateLimiter},
+    gradient::LimitSummary,
+};
+use crate::{
+    backend::{Backend, Charge, Decide, Request, TierState},
+    descriptor::Descriptor,
+    policy::LimitSteps,
+    time::{Timestamp, nanos},
+};
+
+/// Whether the charge is by an adaptive limit. A tenant may have brought other tiers.
+fn steps_of<'a>(charge: &Charge<'a>) -> Option<&'a LimitSteps> {
+    charge.rule.limits.as_ref().filter(|_| charge.cost > 0 && charge.own.is_none())
+}
+
+impl RateLimiter {
+    /// The charge at its key's current limit, if its rule has an adaptive one.
+    pub(in crate::limiter) fn at_current_limit<'a>(&self, charge: Charge<'a>, now: Timestamp) -> Charge<'a> {
+        let Some(steps) = steps_of(&charge) else { return charge };
+        let limit = self.inner.adaptive_limits.with(&charge, steps, now, |state| state.limit());
+        charge.at_step(steps.step(limit))
+    }
+
+    /// These charges were admitted, and their tiers left in these states.
+    pub(in crate::limiter) fn found_in_flight(&self, charges: &[Charge<'_>], states: &[TierState], now: Timestamp) {
+        let tiers = charges.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge, tier)));
+        for ((charge, tier), state) in tiers.zip(states) {
+            let Some(steps) = steps_of(charge) else { continue };
+            let most = tier.quota().limit();
+            let in_flight = most.saturating_sub(state.remaining);
+            self.inner.adaptive_limits.with(charge, steps, now, |state| state.admitted(in_flight, most));
+        }
+    }
+
+    /// The adaptive concurrency limits
+    /// ([`Quota::adaptive_concurrency`](crate::Quota::adaptive_concurrency)) that such a request
+    /// is subject to.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Descriptor, Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(Quota::adaptive_concurrency(10..=500).start(50))?;
+    /// let found = limiter.adaptive_limits(&Descriptor::new("/"));
+    /// assert_eq!((found[0].limit(), found[0].in_flight(), found[0].baseline()), (50, 0, None));
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn adaptive_limits(&self, descriptor: &Descriptor<'_>) -> Vec<AdaptiveLimitStatus> {
+        let now = self.now();
+        let mut found = Vec::new();
+        self.with_charges(
+            descriptor,
+            |rule| rule.limits.is_some(),
+            |charges| {
+                found.extend(charges.iter().filter_map(|charge| {
+                    let steps = steps_of(charge)?;
+                    let state = self.inner.adaptive_limits.with(charge, steps, now, |state| state.clone());
+                    let charge = charge.unreserved().at_step(steps.step(state.limit()));
+                    let limit = charge.tiers().first()?.quota().limit();
+                    let Decide::Now(Ok(outcome)) =
+                        self.inner.backend.peek(&Request::new(&[charge], now, Duration::ZERO))
+                    else {
+                        return None;
+                    };
+                    let in_flight = limit.saturating_sub(outcome.tiers.first()?.remaining);
+                    Some(AdaptiveLimitStatus { rule: charge.rule.id, limit, in_flight, state: state.summary() })
+                }));
+            },
+        );
+        found
+    }
+}
+
+impl Lease {
+    /// The head of the response has come, or the work has ended: adaptive limits learn how
+    /// long it took. Nothing is measured of a response by which an inner service rejects or
+    /// sheds the request, nor after a refund.
+    pub(crate) fn measure(&self, status: Option<StatusCode>) {
+        let rejects = |status| matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+        let charges = || self.receipt().charges().filter(|charge| steps_of(charge).is_some());
+        if charges().next().is_none() || self.is_released() || status.is_some_and(rejects) {
+            return;
+        }
+        let (limits, now) = (&self.limiter.inner.adaptive_limits, self.limiter.now());
+        let latency = nanos(now.saturating_since(self.sent()));
+        for charge in charges().collect::<Charges<'_>>() {
+            let Some(steps) = steps_of(&charge) else { continue };
+            let ended = limits.with(&charge, steps, now, |state| {
+                let ended = state.answered(&steps.bounds, latency, now.as_nanos())?;
+                Some((ended, state.summary()))
+            });
+            if let Some((window, summary)) = ended {
+                observe::adaptive_limit(charge.rule, &window, &summary);
+                // The limit may have grown.
+                self.call_next();
+            }
+        }
+    }
+}
+
+/// The adaptive concurrency limit of a key: see [`RateLimiter::adaptive_limits`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdaptiveLimitStatus {
+    rule: &'static str,
+    limit: u64,
+    in_flight: u64,
+    state: LimitSummary,
+}
+
+impl AdaptiveLimitStatus {
+    /// The rule's id.
+    #[must_use]
+    pub fn rule(&self) -> &str {
+        self.rule
+    }
+
+    /// The limit now, in units in flight.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The units in flight, at most the limit.
+    #[must_use]
+    pub fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    /// The 90th percentile of latency without a queue; `None` until the first window of
+    /// measurements has ended.
+    #[must_use]
+    pub fn baseline(&self) -> Option<Duration> {
+        (self.state.baseline > 0.0).then(|| Duration::from_secs_f64(self.state.baseline / 1e9))
+    }
+
+    /// The latencies that were measured.
+    #[must_use]
+    pub fn samples(&self) -> u64 {
+        self.state.samples
+    }
+}
