@@ -6,7 +6,7 @@ use super::{
     current::Current,
     first_requests::FirstRequests,
     observe::{BackendMetrics, Gauge},
-    state::{Inner, RateLimiter, Timepiece, engine_of},
+    state::{Inner, RateLimiter, Timepiece, engine_of, undecorated},
     upstream::keys::UpstreamKeys,
     wait::{
         capacity::{Limits, WaiterLimit},
@@ -14,7 +14,7 @@ use super::{
     },
 };
 use crate::{
-    backend::{Backend, Local},
+    backend::{Backend, Extension, Local},
     error::ConfigError,
     policy::{CompiledPolicy, Policy},
     time::{Clock, SystemClock},
@@ -94,6 +94,7 @@ impl RateLimiterBuilder {
             first_requests: FirstRequests::new(&policy.policy),
             current: Current::new(policy),
             engine: engine_of(&*self.backend),
+            leases: undecorated(&*self.backend).is_some_and(Extension::honors_consistency),
             backend: self.backend,
             clock: self.clock.unwrap_or_else(|| Timepiece::System(SystemClock::new())),
             fallback: OnceLock::new(),
