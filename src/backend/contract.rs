@@ -13,6 +13,7 @@ use futures_util::future::{BoxFuture, ready};
 use super::{
     cooldown::{CooldownListener, CooldownNotice},
     in_process::InProcess,
+    outcome::Outcome,
     peek::by_free_charge,
     receipt::{Receipt, Settlement},
     request::{Decide, Request, Usage},
@@ -188,6 +189,13 @@ pub trait Extension {
     /// asks it only where no decorator stands before it.
     fn engine(&self) -> Option<InProcess> {
         None
+    }
+
+    /// Charges a request by units that this process has leased from the store, if there are
+    /// enough; else charges and counts nothing. No receipt is kept of it, so nothing that it
+    /// takes may be in flight. The limiter asks only where no decorator stands before it.
+    fn charge_leased(&self, _charges: &[Charge<'_>], _now: Timestamp, _outcome: &mut Outcome) -> bool {
+        false
     }
 
     /// Whether it honors [`Rule::consistency`](crate::Rule::consistency). The

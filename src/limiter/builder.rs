@@ -7,7 +7,7 @@ use super::{
     current::Current,
     first_requests::FirstRequests,
     observe::{BackendMetrics, Gauge},
-    state::{Inner, RateLimiter, Timepiece, engine_of},
+    state::{Inner, RateLimiter, Timepiece, engine_of, undecorated},
     upstream::keys::UpstreamKeys,
     wait::{
         capacity::{Limits, WaiterLimit},
@@ -95,6 +95,7 @@ impl RateLimiterBuilder {
         #[cfg(feature = "metrics")]
         crate::observe::describe_metrics();
         let fallback = LocalEngine::default();
+        let leases = undecorated(&*self.backend).is_some_and(Extension::honors_consistency);
         let backend = match self.backend.extension().and_then(Extension::engine) {
             Some(_) => self.backend,
             None => Box::new(LocalLimits::new(self.backend, Arc::clone(&fallback))),
@@ -103,6 +104,7 @@ impl RateLimiterBuilder {
             first_requests: FirstRequests::new(&policy.policy),
             current: Current::new(policy),
             engine: engine_of(&*backend),
+            leases,
             backend,
             clock: self.clock.unwrap_or_else(|| Timepiece::System(SystemClock::new())),
             fallback,

@@ -1,5 +1,5 @@
 //! The immediate allow: a request whose counters all exist and admit it now, in this
-//! process, and for which nothing is left to do.
+//! process or by units that it has leased, and for which nothing is left to do.
 //!
 //! It is a shortcut of `decide.rs`: it rejects nothing, and what it does not admit is
 //! decided there. Without it and [`CompiledPolicy::resolve_uniform`], the leanest general
@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use super::{
     admission::Decided,
-    attempt::{AttemptOptions, rules},
+    attempt::{AttemptOptions, Purpose, rules},
     conclude::add_tiers,
     current::PolicySnapshot,
     observe,
@@ -22,7 +22,7 @@ use super::{
     state::RateLimiter,
 };
 use crate::{
-    backend::{Charge, TierState},
+    backend::{Charge, Outcome, TierState},
     decision::Decision,
     observe::RequestResult,
     time::Timestamp,
@@ -40,13 +40,19 @@ pub(super) struct Immediate<'a> {
 impl Immediate<'_> {
     /// Whether a request that is admitted now is also sent now, and keeps nothing but a
     /// permit: no key cools down. The holder of a permit also keeps to the resume
-    /// schedules of its keys.
+    /// schedules of its keys. By leased units neither a permit is made, nor is the fallback
+    /// limiter kept warm.
     #[inline]
     pub(super) fn is_possible(&self) -> bool {
-        let Self { limiter, now, options, .. } = *self;
+        let Self { limiter, snapshot, now, options } = *self;
         let cooldowns = &limiter.inner.cooldowns;
         let is_put_off = cooldowns.any(now) || options.acquires() && cooldowns.is_paced();
-        limiter.inner.engine.is_some() && !options.keeps_lease && !options.peeks() && !is_put_off
+        let may_be_leased = || {
+            let is_sent = options.purpose == Purpose::Send;
+            limiter.inner.leases && is_sent && !snapshot.policy.fails_locally
+        };
+        let is_here = limiter.inner.engine.is_some() || may_be_leased();
+        is_here && !options.keeps_lease && !options.peeks() && !is_put_off
     }
 
     /// Charges all rules that apply.
@@ -54,7 +60,11 @@ impl Immediate<'_> {
     pub(super) fn allow(self, charges: &[Charge<'_>], decision: &mut Decision) -> Option<Decided> {
         let Self { limiter, snapshot, now, options } = self;
         let mut states = SmallVec::<[TierState; 4]>::new();
-        if !limiter.inner.engine.as_ref()?.charge_now(charges, now, &mut states) {
+        let is_charged = match &limiter.inner.engine {
+            Some(engine) => engine.charge_now(charges, now, &mut states),
+            None => self.charge_leased(charges, &mut states),
+        };
+        if !is_charged {
             return None;
         }
         if options.reads_decision {
@@ -66,5 +76,15 @@ impl Immediate<'_> {
             return Some(Decided::Now);
         }
         Some(Decided::Charged(Charged::new(limiter, snapshot.policy, charges, &states)))
+    }
+
+    /// Charges all rules that apply by units that the backend has leased.
+    #[inline(never)]
+    fn charge_leased(&self, charges: &[Charge<'_>], states: &mut SmallVec<[TierState; 4]>) -> bool {
+        let Some(backend) = self.limiter.inner.backend.extension() else { return false };
+        let mut outcome = Outcome::undecided();
+        let is_charged = backend.charge_leased(charges, self.now, &mut outcome);
+        states.extend_from_slice(&outcome.tiers);
+        is_charged
     }
 }

@@ -62,6 +62,8 @@ pub(super) struct Inner {
     pub(super) backend: Box<dyn Backend>,
     /// The [engine](engine_of) in this process that decides, if the backend is one.
     pub(super) engine: Option<InProcess>,
+    /// Whether the backend leases units ahead, and no decorator stands before it.
+    pub(super) leases: bool,
     pub(super) clock: Timepiece,
     /// Decides for rules with `FailureMode::Local` while the backend fails.
     pub(super) fallback: LocalEngine,
@@ -87,8 +89,12 @@ pub(super) struct Inner {
 /// The engine in this process that decides, if the backend is one and no decorator
 /// stands before it.
 pub(super) fn engine_of(backend: &dyn Backend) -> Option<InProcess> {
-    let is_decorated = backend.inner().is_some();
-    backend.extension().filter(|_| !is_decorated)?.engine()
+    undecorated(backend)?.engine()
+}
+
+/// What a backend can tell that no decorator stands before.
+pub(super) fn undecorated(backend: &dyn Backend) -> Option<&dyn Extension> {
+    backend.extension().filter(|_| backend.inner().is_none())
 }
 
 /// The clock. The default one is called without dynamic dispatch.

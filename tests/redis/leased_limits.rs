@@ -4,14 +4,20 @@
 use std::{
     env,
     process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
 use redis::Value;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tower_ratelimit::{
-    Algorithm, Consistency, Descriptor, Dimension, FailureMode, Policy, Quota, RateLimiter, Rule, backend::Redis,
+    Algorithm, Consistency, Descriptor, Dimension, FailureMode, Policy, Quota, RateLimiter, Rule,
+    backend::{Backend, Decide, Receipt, Redis, Request},
     descriptor::Tenant,
+    time::Timestamp,
 };
 
 use super::{Seen, ask, exclusive_machine, leased::calls, limiter, patient, server::Server, shared_machine};
@@ -264,4 +270,38 @@ async fn no_unit_is_lost_to_stalls_of_the_store() {
         }
     }
     assert!((LIMIT - 10..=LIMIT).contains(&all), "{all} of {LIMIT}");
+}
+
+/// Counts the requests that it passes on.
+#[derive(Debug)]
+struct Counting(Redis, Arc<AtomicUsize>);
+
+impl Backend for Counting {
+    fn decide(&self, request: &Request<'_>) -> Decide {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.decide(request)
+    }
+
+    fn refund(&self, receipt: &Receipt, now: Timestamp) {
+        self.0.refund(receipt, now);
+    }
+
+    fn inner(&self) -> Option<&dyn Backend> {
+        Some(&self.0)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_decorator_sees_what_leased_units_admit() {
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
+    let seen = Arc::new(AtomicUsize::new(0));
+    let backend = Counting(patient(server.url()).await, Arc::clone(&seen));
+    let policy = Policy::new().rule(leased("api").tier(day(10_000)).on_backend_failure(FailureMode::Closed));
+    let limiter = RateLimiter::builder().policy(policy).backend(backend).build().unwrap();
+    for _ in 0..100 {
+        assert_eq!(ask(&limiter, "/", "acme").await, Seen::Admitted);
+    }
+    assert_eq!(seen.load(Ordering::Relaxed), 100);
+    assert!(calls(&server).await < 100, "no units were leased");
 }

@@ -203,7 +203,7 @@ impl Charged {
         if set.lease.is_some() {
             if let Ok(reply) = reply {
                 executor.add_leases(&set, reply.admitted);
-                executor.pools.add(&set, &reply.into(), sent, executor.index);
+                executor.pools.add(&set, &reply, sent, executor.index);
             }
             return;
         }

@@ -79,13 +79,18 @@ impl Dispatcher {
     }
 
     pub(super) fn acquire(self: &Arc<Self>, request: &Request<'_>) -> Decide {
-        self.acquire_as(request, false)
+        self.ask(request, Asking::Now)
     }
 
     /// Decides a request once the future is polled, and not by what was decided
     /// before.
     pub(super) fn acquire_later(self: &Arc<Self>, request: &Request<'_>) -> Decide {
-        self.acquire_as(request, true)
+        self.ask(request, Asking::Later)
+    }
+
+    /// Asks without charging anything. Neither coalesced nor cached.
+    pub(super) fn peek(self: &Arc<Self>, request: &Request<'_>) -> Decide {
+        self.ask(&Request { max_wait: Duration::ZERO, ..*request }, Asking::Peek)
     }
 
     /// Whether a rejection of the request is cached.
@@ -130,14 +135,17 @@ impl Dispatcher {
         self.next_request_id.fetch_add(count, Ordering::Relaxed)
     }
 
-    fn acquire_as(self: &Arc<Self>, request: &Request<'_>, is_later: bool) -> Decide {
+    fn ask(self: &Arc<Self>, request: &Request<'_>, asking: Asking) -> Decide {
         if let Some(error) = self.link.rejection() {
             return Decide::Now(Err(error));
         }
         let now = request.now.as_nanos();
-        let key = can_coalesce(request).then(|| coalesce_key(request.charges));
+        let is_shared = asking != Asking::Peek && can_coalesce(request);
+        let key = is_shared.then(|| coalesce_key(request.charges));
         let cache_key = key.filter(|_| is_final(request));
-        if !is_later && let Some(rejection) = cache_key.and_then(|key| self.rejections.get(key, now)) {
+        if asking == Asking::Now
+            && let Some(rejection) = cache_key.and_then(|key| self.rejections.get(key, now))
+        {
             return Decide::Now(Ok(rejection.outcome(now)));
         }
         let cache_key = cache_key.map(|key| (key, self.rejections.generation()));
@@ -146,7 +154,7 @@ impl Dispatcher {
         // By the limiter's clock, only requests of the same time are the same.
         let key = key.map(|key| if context.uses_limiter_time { key ^ u128::from(now) } else { key });
         if context.is_single_slot
-            && !is_later
+            && asking == Asking::Now
             && let Some(coalesced) = key.and_then(|key| self.lanes.of(request.charges, "").coalesce(key))
         {
             return Decide::Later(Box::pin(async move { caller.outcome(coalesced.await) }));
@@ -156,6 +164,7 @@ impl Dispatcher {
             Ok(split) => split,
             Err(error) => return Decide::Now(Err(error)),
         };
+        sets.iter_mut().for_each(|set| set.is_peek = asking == Asking::Peek);
         if let Some(set) = sets.pop_if(|_| indexes.iter().all(|index| index.set == 0)) {
             let lane = self.lanes.of(request.charges, &set.hash_tag);
             let completion = lane.submit(Operation::Charge(set), key);
@@ -163,26 +172,6 @@ impl Dispatcher {
         }
         let (lanes, link) = (Arc::clone(&self.lanes), Arc::clone(&self.link));
         Decide::Later(Box::pin(async move { link.deadline.decide(charge_all(lanes, sets, indexes, now)).await }))
-    }
-
-    /// Asks without charging anything. Neither coalesced nor cached.
-    pub(super) fn peek(self: &Arc<Self>, request: &Request<'_>) -> Decide {
-        let now = request.now.as_nanos();
-        let request = Request { max_wait: Duration::ZERO, ..*request };
-        let split = self.ready().and_then(|()| ChargeSet::split(&self.lanes.context, &request, 0));
-        let (mut sets, indexes) = match split {
-            Ok(split) => split,
-            Err(error) => return Decide::Now(Err(error)),
-        };
-        sets.iter_mut().for_each(|set| set.is_peek = true);
-        let lanes = Arc::clone(&self.lanes);
-        let lane = Arc::clone(self.lanes.of(request.charges, ""));
-        Decide::Later(Box::pin(async move {
-            match sets.pop_if(|_| lanes.context.is_single_slot) {
-                Some(set) => lanes.outcome(lane.submit(Operation::Charge(set), None).await, now),
-                None => charge_all(lanes, sets, indexes, now).await,
-            }
-        }))
     }
 
     /// Forgets what these charges have used, in every hash slot. Returns how many counters
@@ -193,7 +182,8 @@ impl Dispatcher {
         now: Timestamp,
     ) -> BoxFuture<'static, Result<u64, BackendError>> {
         let request = Request::new(charges, now, Duration::ZERO);
-        let split = self.ready().and_then(|()| ChargeSet::split(&self.lanes.context, &request, 0));
+        let rejection = self.link.rejection();
+        let split = rejection.map_or_else(|| ChargeSet::split(&self.lanes.context, &request, 0), Err);
         let sets = match split {
             Ok((sets, _)) => sets,
             Err(error) => return Box::pin(ready(Err(error))),
@@ -218,11 +208,6 @@ impl Dispatcher {
         })
     }
 
-    /// Whether the store can be asked: the circuit breaker is closed.
-    fn ready(&self) -> Result<(), BackendError> {
-        self.link.rejection().map_or(Ok(()), Err)
-    }
-
     pub(super) fn change(&self, receipt: &Receipt, op: ReceiptOp, now: Timestamp) {
         let Some(first) = receipt.charges().next() else { return };
         // Rejections are not cached for rules that are settled late.
@@ -242,6 +227,16 @@ impl Dispatcher {
             }
         }
     }
+}
+
+/// How a request is asked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asking {
+    /// It may be decided by what is cached, or together with a queued one.
+    Now,
+    /// Once the future is polled, and not by what was decided before.
+    Later,
+    Peek,
 }
 
 /// A caller that waits for a decision.

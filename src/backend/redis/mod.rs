@@ -51,7 +51,9 @@ use self::{
     plan::ReceiptOp,
     transport::link::Link,
 };
-use super::{Backend, Charge, CooldownListener, CooldownNotice, Decide, Extension, Receipt, Request, Settlement};
+use super::{
+    Backend, Charge, CooldownListener, CooldownNotice, Decide, Extension, Outcome, Receipt, Request, Settlement,
+};
 use crate::{error::BackendError, time::Timestamp};
 
 /// Decides on a Redis or Valkey server that a whole fleet shares: one limit for
@@ -318,6 +320,10 @@ impl Backend for Redis {
 }
 
 impl Extension for Redis {
+    fn charge_leased(&self, charges: &[Charge<'_>], now: Timestamp, outcome: &mut Outcome) -> bool {
+        self.levels.charge_leased(charges, now.as_nanos(), outcome)
+    }
+
     fn honors_consistency(&self) -> bool {
         true
     }

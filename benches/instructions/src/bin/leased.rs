@@ -1,6 +1,6 @@
-//! Decides by the general way: `CASE COUNT`, for `scripts/instructions`. `decorated` is by
-//! `Local` behind a decorator, `leased` by units that `Redis` leased from the server on
-//! port `REDIS_PORT`. Their difference is what a pool costs.
+//! Decides as neither `Local` nor `Split` do: `CASE COUNT`, for `scripts/instructions`.
+//! `decorated` is the general way, by `Local` behind a decorator; `leased` is by units that
+//! `Redis` leased from the server on port `REDIS_PORT`.
 //!
 //! A binary of its own, with the feature `redis`: the others are built without it.
 

@@ -10,7 +10,7 @@ use crate::backend::{
     Outcome, OutcomeKind, TierState,
     redis::{
         plan::{Change, ChangeOp, ChargeSet, CounterCharge, Definition, HashTag},
-        wire::decode::{LeaseReply, statuses},
+        wire::decode::{ChargeReply, statuses},
     },
 };
 
@@ -26,7 +26,7 @@ pub(super) struct LastReply {
 }
 
 impl LastReply {
-    pub(super) fn new(template: Arc<PoolTemplate>, tag: &str, reply: &LeaseReply) -> Self {
+    pub(super) fn new(template: Arc<PoolTemplate>, tag: &str, reply: &ChargeReply) -> Self {
         Self { template, tag: HashTag::new(tag), now: reply.now, numbers: PackedStatus::new(&reply.tiers) }
     }
 
@@ -64,11 +64,13 @@ impl LastReply {
         statuses(self.tiers(), later, slot)
     }
 
-    /// The outcome of a request, of an `age` since the store was asked, in nanoseconds.
-    pub(super) fn outcome(&self, later: u64, slot: u64, age: u64) -> Outcome {
-        let tiers = self.statuses(later, slot).map(|tier| TierState { age, ..tier }).collect();
-        let decided_at = Some(self.now.saturating_mul(1_000).saturating_add(age));
-        Outcome { answer: OutcomeKind::Admitted { wait: 0 }, tiers, decided_at, later: 0 }
+    /// Fills in the outcome of a request, of an `age` since the store was asked, in
+    /// nanoseconds.
+    #[inline]
+    pub(super) fn describe(&self, later: u64, slot: u64, age: u64, outcome: &mut Outcome) {
+        self.statuses(later, slot).for_each(|tier| outcome.tiers.push(TierState { age, ..tier }));
+        outcome.answer = OutcomeKind::Admitted { wait: 0 };
+        outcome.decided_at = Some(self.now.saturating_mul(1_000).saturating_add(age));
     }
 
     /// What one request of the pool is charged.
@@ -90,7 +92,9 @@ impl LastReply {
     pub(super) fn refunds(&self, units: u64, now: Option<u64>) -> impl Iterator<Item = Change> {
         let mut set = self.charge_set(now);
         set.tiers.iter_mut().for_each(|tier| tier.definition = tier.definition.repeated(units));
-        Change::undo(&set, &self.outcome(0, 0, 0), 0).into_iter().filter(Change::is_refund)
+        let mut outcome = Outcome::undecided();
+        self.describe(0, 0, 0, &mut outcome);
+        Change::undo(&set, &outcome, 0).into_iter().filter(Change::is_refund)
     }
 
     /// The end of the window that the units were charged in, on the store's clock.

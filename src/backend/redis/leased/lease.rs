@@ -107,21 +107,18 @@ impl Lease {
         self.headroom.into()
     }
 
-    /// A request of `cost` units takes them, if there are enough.
-    pub(super) fn take(&mut self, cost: u64, now: u64) -> Option<Outcome> {
-        let left = u64::from(self.units).checked_sub(cost).filter(|_| self.units > 0)?;
-        self.units = saturating(left);
+    /// A request of `cost` units takes them, of which the earlier ones are as many.
+    #[inline]
+    pub(super) fn take(&mut self, cost: u64, now: u64, outcome: &mut Outcome) {
+        self.units = saturating(u64::from(self.units).saturating_sub(cost));
         let slot = self.slots.as_mut().filter(|_| cost > 0).and_then(|slots| slots.0.pop());
-        Some(self.outcome(slot.unwrap_or(0), now))
+        self.describe(slot.unwrap_or(0), now, outcome);
     }
 
-    /// The outcome of a request that took the unit in flight of this name.
-    pub(super) fn outcome(&self, slot: u64, now: u64) -> Outcome {
-        self.reply.outcome(self.level(), slot, self.age(now))
-    }
-
-    fn age(&self, now: u64) -> u64 {
-        now.saturating_sub(self.asked)
+    /// Fills in the outcome of a request that took the unit in flight of this name.
+    #[inline]
+    pub(super) fn describe(&self, slot: u64, now: u64, outcome: &mut Outcome) {
+        self.reply.describe(self.level(), slot, now.saturating_sub(self.asked), outcome);
     }
 
     /// Adds units that were leased and have not expired.

@@ -18,7 +18,7 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::{
-    pool::{Exchange, Take},
+    pool::{Exchange, Taken},
     pool_key::{PoolKey, fits_pool, holds_in_flight, is_leased, one_unit, pool_of},
     pools::{Begun, PoolKeys, Pools},
 };
@@ -70,7 +70,7 @@ impl Levels {
         let now = request.now.as_nanos();
         let pool = pool_of(request.charges).filter(|(_, units)| fits_pool(request, *units));
         if let Some((pool, units)) = pool
-            && let Some(outcome) = self.taken(pool, now, self.pools.take(pool, units, now))
+            && let Some(outcome) = self.taken(pool, now, self.pools.take(pool, (units, units), now))
         {
             return Decide::Now(Ok(outcome));
         }
@@ -78,6 +78,18 @@ impl Levels {
             true => self.decide_dry(request, pool),
             false => self.dispatcher.acquire(request),
         }
+    }
+
+    /// Charges a request by units that its pool has at hand, unless a rule may delay it. Where
+    /// there are too few, it is not counted either.
+    pub(crate) fn charge_leased(self: &Arc<Self>, charges: &[Charge<'_>], now: u64, outcome: &mut Outcome) -> bool {
+        let pool = pool_of(charges).filter(|_| !charges.iter().any(Charge::is_smooth));
+        let Some((pool, units)) = pool else { return false };
+        let taken = self.pools.take_at_hand(pool, units, now, outcome);
+        if taken == Some(true) {
+            self.ask_later(pool, now);
+        }
+        taken.is_some()
     }
 
     /// Decides by an exchange or by the store. Out of line, as most requests find units.
@@ -110,11 +122,12 @@ impl Levels {
     }
 
     #[inline]
-    fn taken(self: &Arc<Self>, pool: PoolKey, now: u64, take: Take) -> Option<Outcome> {
-        if take.is_low && take.outcome.is_some() {
+    fn taken(self: &Arc<Self>, pool: PoolKey, now: u64, taken: Taken) -> Option<Outcome> {
+        let (outcome, is_low) = taken?;
+        if is_low {
             self.ask_later(pool, now);
         }
-        take.outcome
+        Some(outcome)
     }
 
     /// What one unit of the request's pool is charged.
@@ -200,8 +213,8 @@ impl Dry {
         while let Some(under_way) = exchange {
             under_way.ended().await;
             let now = self.levels.later(self.asked);
-            let take = self.levels.pools.take_again(*pool, *units, now);
-            let outcome = self.levels.taken(*pool, now, take);
+            let taken = self.levels.pools.take(*pool, (0, *units), now);
+            let outcome = self.levels.taken(*pool, now, taken);
             if outcome.is_some() {
                 return outcome;
             }

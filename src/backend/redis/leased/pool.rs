@@ -51,14 +51,9 @@ pub(super) struct Pool {
     exchange: Option<Arc<Exchange>>,
 }
 
-/// What becomes of a request.
-#[derive(Debug, Default)]
-pub(crate) struct Take {
-    /// It takes its units; `None` where there are too few.
-    pub(crate) outcome: Option<Outcome>,
-    /// Whether more units are needed at the end of the interval.
-    pub(crate) is_low: bool,
-}
+/// A request that takes its units, and whether more are needed at the end of the interval.
+/// `None` where there are too few.
+pub(crate) type Taken = Option<(Outcome, bool)>;
 
 /// How a request that found too few units gets them.
 #[derive(Debug)]
@@ -86,28 +81,40 @@ impl Pool {
     /// A request of `cost` units takes them, if there are enough. Returns also what has
     /// expired.
     #[inline]
-    pub(super) fn take(&mut self, version: u64, cost: u64, now: u64) -> (Take, Option<ReturnedUnits>) {
-        let now = self.present(now);
-        let has = |lease: &Option<Box<Lease>>| lease.as_ref().is_some_and(|lease| lease.has(cost, now));
-        let mut surplus = None;
-        if version != self.version || !has(&self.lease) {
-            surplus = self.turn(version, cost, now);
+    pub(super) fn take(&mut self, version: u64, cost: u64, now: u64) -> (Taken, Option<ReturnedUnits>) {
+        let (mut outcome, mut surplus) = (Outcome::undecided(), None);
+        let mut taken = self.take_at_hand(version, cost, now, &mut outcome);
+        if taken.is_none() {
+            surplus = self.turn(version, cost, self.present(now));
+            taken = self.take_at_hand(version, cost, now, &mut outcome);
         }
-        let Some(lease) = &mut self.lease else { return (Take::default(), surplus) };
-        let outcome = lease.take(cost, now);
+        (taken.map(|is_low| (outcome, is_low)), surplus)
+    }
+
+    /// A request of `cost` units takes them, if the earlier ones are enough. Returns whether
+    /// more are needed at the end of the interval, which is told once.
+    #[inline]
+    pub(super) fn take_at_hand(&mut self, version: u64, cost: u64, now: u64, outcome: &mut Outcome) -> Option<bool> {
+        let lease = self.lease.as_mut().filter(|_| version == self.version)?;
+        let now = lease.present(now);
+        if !lease.has(cost.max(1), now) {
+            return None;
+        }
+        lease.take(cost, now, outcome);
         let is_low = lease.is_low();
         if is_low {
-            // Told once.
             lease.set_alarm(0);
         }
-        (Take { outcome, is_low }, surplus)
+        Some(is_low)
     }
 
     /// The outcome of a request that takes nothing.
     pub(super) fn peek(&self, version: u64, cost: u64, now: u64) -> Option<Outcome> {
         let now = self.present(now);
         let lease = self.lease.as_ref().filter(|lease| version == self.version && lease.has(cost.max(1), now))?;
-        Some(lease.outcome(0, now))
+        let mut outcome = Outcome::undecided();
+        lease.describe(0, now, &mut outcome);
+        Some(outcome)
     }
 
     /// The time of a request that may have been delayed.

@@ -20,7 +20,7 @@ use super::{
     instances::Instances,
     last_reply::LastReply,
     lease::{Leased, ReturnedUnits},
-    pool::{Exchange, Pool, Take, Want},
+    pool::{Exchange, Pool, Taken, Want},
     pool_key::{PoolKey, is_leased},
     pool_template::{PoolTemplate, Shared},
 };
@@ -30,7 +30,7 @@ use crate::{
         redis::{
             plan::{AskGuard, ChargeSet, LeaseAsk},
             sync::lock,
-            wire::decode::LeaseReply,
+            wire::decode::ChargeReply,
         },
     },
     fingerprint::Fingerprint,
@@ -103,24 +103,24 @@ impl Pools {
         self.table.len() == 0
     }
 
-    /// A request of `cost` units arrives, and takes them if there are enough.
-    pub(super) fn take(&self, pool: PoolKey, cost: u64, now: u64) -> Take {
-        self.count_and_take(pool, (cost, cost), now)
+    /// A request of `cost` units arrives, and takes them if they are at hand; else it is not
+    /// counted. Returns whether more are needed at the end of the interval.
+    #[inline]
+    pub(super) fn take_at_hand(&self, pool: PoolKey, cost: u64, now: u64, outcome: &mut Outcome) -> Option<bool> {
+        let take = |own: &mut Pool| own.take_at_hand(pool.version, cost, now, outcome).inspect(|_| own.count(cost));
+        self.table.with(pool.key, take).flatten()
     }
 
-    /// A request that has waited takes its units.
-    pub(super) fn take_again(&self, pool: PoolKey, cost: u64, now: u64) -> Take {
-        self.count_and_take(pool, (0, cost), now)
-    }
-
-    fn count_and_take(&self, pool: PoolKey, (counted, cost): (u64, u64), now: u64) -> Take {
-        let (mut take, mut surplus) = (Take::default(), None);
-        self.table.with_new(pool.key, now, |own| {
+    /// A request of `cost` units takes them, if there are enough. It is counted as `counted`
+    /// units: not again where it has waited.
+    pub(super) fn take(&self, pool: PoolKey, (counted, cost): (u64, u64), now: u64) -> Taken {
+        let taken = self.table.with_new(pool.key, now, |own| {
             own.count(counted);
-            (take, surplus) = own.take(pool.version, cost, now);
+            own.take(pool.version, cost, now)
         });
+        let (taken, surplus) = taken?;
         self.keep(surplus);
-        take
+        taken
     }
 
     /// The outcome of a request that takes nothing. `None` where there are too few
@@ -211,17 +211,18 @@ impl Pools {
     }
 
     /// The store has leased units.
-    pub(crate) fn add(&self, set: &ChargeSet, reply: &LeaseReply, sent: u64, lane: usize) {
+    pub(crate) fn add(&self, set: &ChargeSet, reply: &ChargeReply, sent: u64, lane: usize) {
         let Some(ask) = &set.lease else { return };
         let now = ask.sent_at(self.time.decides);
-        self.instances.observe(reply.instances);
-        self.report.leased(reply.units);
+        let (units, instances) = (reply.admitted, reply.when.unsigned_abs());
+        self.instances.observe(instances);
+        self.report.leased(units);
         let (template, tag) = PoolTemplate::shared(&mut lock(&self.templates), set, &self.prefix, (ask.interval, lane));
         let last_reply = LastReply::new(template, tag, reply);
         let leased = Leased {
             version: ask.version,
-            units: reply.units,
-            headroom: last_reply.headroom() / reply.instances.max(1),
+            units,
+            headroom: last_reply.headroom() / instances.max(1),
             first_slot: set.request_id,
             asked: sent,
             expires: last_reply.expiry(ask.lasts(), sent),

@@ -131,25 +131,6 @@ impl ChargeReply {
     }
 }
 
-/// The units that were leased.
-#[derive(Debug)]
-pub(crate) struct LeaseReply {
-    /// Microseconds since the Unix epoch.
-    pub(crate) now: u64,
-    pub(crate) units: u64,
-    /// The instances that have asked for these counters lately.
-    pub(crate) instances: u64,
-    /// Three numbers for each tier, as `standing` in `state.lua` has them.
-    pub(crate) tiers: SmallVec<[[u64; 3]; 2]>,
-}
-
-impl From<ChargeReply> for LeaseReply {
-    fn from(reply: ChargeReply) -> Self {
-        let ChargeReply { now, admitted, when, tiers, .. } = reply;
-        Self { now, units: admitted, instances: when.unsigned_abs(), tiers }
-    }
-}
-
 /// The status of tiers, by the three numbers of each, before the `later` of the charged
 /// units were taken. `request_id` names what is held in flight.
 pub(crate) fn statuses<'a>(

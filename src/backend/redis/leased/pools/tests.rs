@@ -114,7 +114,7 @@ fn a_pool_in_steady_use_never_runs_dry() {
         number += 1;
         store += ahead;
         let (ask, exchange) = begin(pool, now, (number, 0, ahead));
-        let reply = LeaseReply { now: now / 1_000, units: ahead, instances: 1, tiers: smallvec![[0; 3]] };
+        let reply = ChargeReply { now: now / 1_000, admitted: ahead, when: 1, delaying: 0, tiers: smallvec![[0; 3]] };
         assert!(pool.add(leased(&set, &ask, &reply, now), now).is_none());
         pool.on_ended();
         exchange.end();
@@ -124,9 +124,9 @@ fn a_pool_in_steady_use_never_runs_dry() {
         for _ in 0..13 {
             pool.count(1);
             let (take, _) = pool.take(1, 1, now);
-            is_low |= take.is_low;
-            dry += usize::from(take.outcome.is_none() && interval > 10);
-            if take.outcome.is_none()
+            is_low |= take.as_ref().is_some_and(|(_, is_low)| *is_low);
+            dry += usize::from(take.is_none() && interval > 10);
+            if take.is_none()
                 && let Want::Ask(ahead) = pool.want(1, now, INTERVAL)
             {
                 exchange(&mut pool, now, ahead);
@@ -146,17 +146,23 @@ fn a_pool_in_steady_use_never_runs_dry() {
 #[test]
 fn refills_before_a_pool_is_empty_lose_nothing() {
     let (set, mut pool, now) = (charge_set(Algorithm::FixedWindow), Pool::default(), 5 * WINDOW);
-    assert!(pool.take(1, 1, now).0.outcome.is_none());
+    assert!(pool.take(1, 1, now).0.is_none());
     let (mut used, mut left) = (0, LIMIT);
     for (number, units) in [(1, 3), (2, 2), (3, 1)] {
         left -= units;
         let (ask, _) = begin(&mut pool, now, (number, 0, units));
-        let reply = LeaseReply { now: now / 1_000, units, instances: 1, tiers: smallvec![[WINDOW / 1_000, left, 0]] };
+        let reply = ChargeReply {
+            now: now / 1_000,
+            admitted: units,
+            when: 1,
+            delaying: 0,
+            tiers: smallvec![[WINDOW / 1_000, left, 0]],
+        };
         let leased = leased(&set, &ask, &reply, now + number);
         assert!(pool.add(leased, now).is_none());
-        used += u64::from(pool.take(1, 1, now).0.outcome.is_some());
+        used += u64::from(pool.take(1, 1, now).0.is_some());
     }
-    while pool.take(1, 1, now).0.outcome.is_some() {
+    while pool.take(1, 1, now).0.is_some() {
         used += 1;
     }
     assert_eq!(used, LIMIT);

@@ -10,14 +10,14 @@ use tokio::time::Instant;
 use super::super::super::{
     last_reply::LastReply,
     lease::{Leased, ReturnedUnits},
-    pool::{Exchange, Pool, Take, Want},
+    pool::{Exchange, Pool, Want},
     pool_template::{PoolTemplate, Shared},
 };
 use crate::{
     backend::redis::{
         plan::{AskGuard, ChargeSet, LeaseAsk},
         tests::{MILLISECOND, context, policy, request},
-        wire::decode::LeaseReply,
+        wire::decode::ChargeReply,
     },
     fingerprint::Fingerprint,
     policy::Consistency,
@@ -62,7 +62,7 @@ impl Store {
         now
     }
 
-    pub(super) fn lease(&mut self, now: u64, instance: usize, ask: &LeaseAsk) -> LeaseReply {
+    pub(super) fn lease(&mut self, now: u64, instance: usize, ask: &LeaseAsk) -> ChargeReply {
         let now = self.open(now);
         let record = self.records[instance];
         let is_late = record.is_some_and(|(number, ..)| number >= ask.number);
@@ -77,7 +77,7 @@ impl Store {
             self.records[instance] = Some((ask.number, lost + more, self.end));
         }
         let tiers = smallvec![[(self.end - now) / 1_000, LIMIT - self.count, 0]];
-        LeaseReply { now: now / 1_000, units: lost + more, instances: 1, tiers }
+        ChargeReply { now: now / 1_000, admitted: lost + more, when: 1, delaying: 0, tiers }
     }
 
     /// A request that the store decides. Whether it is admitted.
@@ -101,9 +101,9 @@ impl Store {
 }
 
 /// What a reply brings for the pool.
-pub(super) fn leased(set: &ChargeSet, ask: &LeaseAsk, reply: &LeaseReply, asked: u64) -> Leased {
+pub(super) fn leased(set: &ChargeSet, ask: &LeaseAsk, reply: &ChargeReply, asked: u64) -> Leased {
     let (template, tag) = PoolTemplate::shared(&mut Shared::default(), set, "rl", (ask.interval, 0));
-    let units = reply.units;
+    let units = reply.admitted;
     let reply = LastReply::new(template, tag, reply);
     let (expires, headroom) = (reply.expiry(WINDOW, asked), reply.headroom());
     Leased { version: ask.version, units, headroom, first_slot: 0, asked, expires, reply }
@@ -139,7 +139,7 @@ pub(super) enum Message {
     Reply {
         instance: usize,
         ask: LeaseAsk,
-        reply: LeaseReply,
+        reply: ChargeReply,
     },
     Refund {
         units: u64,
@@ -336,12 +336,12 @@ impl Fleet {
         if is_new {
             pool.count(cost);
         }
-        let (Take { outcome, .. }, surplus) = pool.take(version, cost, self.now);
-        if outcome.is_some() {
+        let (taken, surplus) = pool.take(version, cost, self.now);
+        if taken.is_some() {
             self.record_use(cost);
         }
         self.give_back(instance, surplus);
-        outcome.is_some()
+        taken.is_some()
     }
 
     /// A request that found too few units waits, asks, or is decided by the store.
@@ -384,7 +384,7 @@ impl Fleet {
     pub(super) fn brings_units(&self, instance: usize) -> bool {
         self.network.iter().any(|message| match message {
             Message::Ask { instance: of, ask } => *of == instance && ask.units() > 0,
-            Message::Reply { instance: of, reply, .. } => *of == instance && reply.units > 0,
+            Message::Reply { instance: of, reply, .. } => *of == instance && reply.admitted > 0,
             Message::LateAsk { .. } | Message::Refund { .. } | Message::Decide { .. } => false,
         })
     }

@@ -16,10 +16,15 @@ fn charge_set_of_both() -> ChargeSet {
 
 /// Asks for units at `now`, when both windows begin.
 fn asked(pool: &mut Pool, now: u64) -> Leased {
-    assert!(pool.take(1, 1, now).0.outcome.is_none());
+    assert!(pool.take(1, 1, now).0.is_none());
     let (ask, _) = begin(pool, now, (1, 0, UNITS));
     let tiers = smallvec![[WINDOW / 1_000, LIMIT - UNITS, 0], [LONGER / 1_000, LIMIT - UNITS, 0]];
-    leased(&charge_set_of_both(), &ask, &LeaseReply { now: now / 1_000, units: UNITS, instances: 1, tiers }, now)
+    leased(
+        &charge_set_of_both(),
+        &ask,
+        &ChargeReply { now: now / 1_000, admitted: UNITS, when: 1, delaying: 0, tiers },
+        now,
+    )
 }
 
 #[test]
@@ -30,7 +35,7 @@ fn units_are_refunded_until_the_longest_of_their_windows_ends() {
         let leased = asked(&mut pool, start);
         assert!(pool.add(leased, start).is_none());
         let (take, unused) = pool.take(1, 1, start + after);
-        assert!(take.outcome.is_none(), "they expire with the shortest one");
+        assert!(take.is_none(), "they expire with the shortest one");
         let mut pool = Pool::default();
         let leased = asked(&mut pool, start);
         let late = pool.add(leased, start + after);
