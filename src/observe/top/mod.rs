@@ -201,8 +201,8 @@ fn shard_of_thread() -> usize {
 fn shortened(tenant: TenantId<'_>) -> Tenant {
     match tenant {
         TenantId::Name(name) if name.len() > LONGEST_NAME => {
-            let cut = &name[..name.floor_char_boundary(LONGEST_NAME)];
-            Tenant::new(format!("{cut}…"))
+            let end = (0..=LONGEST_NAME).rev().find(|end| name.is_char_boundary(*end)).unwrap_or(0);
+            Tenant::new(format!("{}…", &name[..end]))
         }
         tenant => Tenant::from(tenant),
     }
