@@ -91,8 +91,8 @@ impl RateLimiterBuilder {
     /// Counts the tenants that use most or are rejected most, for
     /// [`RateLimiter::top`]: so many of each rule, such as 256. By default, and with 0, none.
     ///
-    /// A tenant that has more than one part in so many of a rule's units, or of its rejections, is
-    /// certainly among them. Each takes about 150 bytes, up to 16 times.
+    /// A tenant with more than one in so many of a rule's rejections is certainly among them.
+    /// Memory grows with this number, up to 16 times for each rule, and not with the tenants.
     pub fn top_tenants(mut self, tenants: usize) -> Self {
         self.top_tenants = tenants;
         self

@@ -66,17 +66,19 @@ fn nothing_is_counted_unless_asked_for() {
 
 #[test]
 fn counts_are_halved_each_minute_and_survive_a_reload() {
-    let bench = Bench::new(Rule::new("api").tier(Quota::per_hour(4)));
+    let bench = Bench::new(Policy::new().rule(Rule::new("api").tier(Quota::per_hour(4))));
     (0..6).for_each(|_| bench.send("/", "acme", 1));
-    let changed = Policy::new().rule(Rule::new("api").tier(Quota::per_hour(400))).rule(Rule::new("other"));
+    let changed = Policy::new()
+        .rule(Rule::new("api").tier(Quota::per_hour(400)))
+        .rule(Rule::new("other").path("/other").tier(Quota::per_hour(4)));
     bench.limiter.set_policy(changed).unwrap();
     assert_eq!(bench.top(), [row("api", "acme", 4, 2, 0.0)]);
     bench.clock.advance(Duration::from_secs(60));
     assert_eq!(bench.top(), [row("api", "acme", 2, 1, 0.0)]);
-    bench.limiter.set_policy(Rule::new("other").tier(Quota::per_hour(4))).unwrap();
+    bench.limiter.set_policy(Policy::new().rule(Rule::new("other").tier(Quota::per_hour(4)))).unwrap();
     assert_eq!(bench.top(), []);
     bench.clock.advance(Duration::from_secs(3_600));
-    bench.limiter.set_policy(Rule::new("api").tier(Quota::per_hour(4))).unwrap();
+    bench.limiter.set_policy(Policy::new().rule(Rule::new("api").tier(Quota::per_hour(4)))).unwrap();
     assert_eq!(bench.top(), []);
 }
 
@@ -103,8 +105,8 @@ async fn a_layer_without_headers_counts_alike() {
     use tower::{Layer, Service, ServiceExt};
     use tower_ratelimit::{Dimension, Headers, tenant};
 
-    let rule = Rule::new("api").paths(["/a", "/b"]).per([Dimension::Tenant, Dimension::Endpoint]);
-    let bench = Bench::new(rule.tier(Quota::per_hour(4)));
+    let rule = Rule::new("api").path("/a").path("/b").per([Dimension::Tenant, Dimension::Endpoint]);
+    let bench = Bench::new(Policy::new().rule(rule.tier(Quota::per_hour(4))));
     let layer = RateLimitLayer::new(bench.limiter.clone()).headers(Headers::NONE).tenant(tenant::header("x-tenant"));
     let answer = async |_: http::Request<()>| Ok::<_, std::convert::Infallible>(http::Response::new(String::new()));
     let mut service = layer.layer(tower::service_fn(answer));
@@ -125,7 +127,7 @@ async fn every_way_to_be_admitted_counts_once() {
     let request = Descriptor::new("/").tenant("acme");
     for _ in 0..6 {
         limiter.peek(&request).await;
-        limiter.acquire(&request, Duration::from_secs(60)).await.unwrap();
+        drop(limiter.acquire(&request, Duration::from_secs(60)).await.unwrap());
     }
     assert!(limiter.stats().delayed > 0);
     backend.set(Fault::Error(BackendErrorKind::Unavailable));
