@@ -68,7 +68,8 @@ fn one_dear_request_hides_no_others() {
             longest = (longest.0.max(request - longest.1), request);
         }
     }
-    assert!(longest.0 < 2_000, "{longest:?}");
+    let longest = longest.0.max(200_000 - longest.1);
+    assert!(longest < 2_000, "{longest}");
 }
 
 #[test]
