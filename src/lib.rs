@@ -111,7 +111,7 @@ pub use self::{
     error::{BackendError, ConfigError},
     headers::Headers,
     http::{RequestHead, cost, priority, tenant},
-    limiter::{AdaptiveLimitStatus, AdaptiveRateStatus, Permit, RateLimiter},
+    limiter::{AdaptiveLimitStatus, AdaptiveRateStatus, Permit, RateLimiter, TopTenant},
     middleware::ChargeHandle,
     names::UnknownName,
     policy::{AdaptiveRate, Consistency, Dimension, FailureMode},

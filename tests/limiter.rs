@@ -18,6 +18,8 @@ mod reentrancy;
 mod reload;
 #[path = "limiter/service.rs"]
 mod service;
+#[path = "limiter/top.rs"]
+mod top;
 
 use std::{
     future::Future,

@@ -20,6 +20,7 @@ use crate::{
         local_limits::{LocalEngine, LocalLimits},
     },
     error::ConfigError,
+    observe::TopTenants,
     policy::{CompiledPolicy, Policy},
     time::{Clock, SystemClock},
 };
@@ -43,11 +44,13 @@ pub struct RateLimiterBuilder {
     backend: Box<dyn Backend>,
     clock: Option<Timepiece>,
     waiters: Limits,
+    top_tenants: usize,
 }
 
 impl RateLimiterBuilder {
     pub(super) fn new() -> Self {
-        Self { policy: Policy::new(), backend: Box::new(Local::new()), clock: None, waiters: Limits::default() }
+        let (policy, backend, waiters) = (Policy::new(), Box::new(Local::new()), Limits::default());
+        Self { policy, backend, clock: None, waiters, top_tenants: 0 }
     }
 
     /// The policy. Without one, every request is admitted.
@@ -85,6 +88,16 @@ impl RateLimiterBuilder {
         self
     }
 
+    /// Counts the tenants that use most or are rejected most, for
+    /// [`RateLimiter::top`]: so many of each rule, such as 256. By default, and with 0, none.
+    ///
+    /// A tenant with more than one in so many of a rule's rejections is certainly among them.
+    /// Memory grows with this number, up to 16 times for each rule, and not with the tenants.
+    pub fn top_tenants(mut self, tenants: usize) -> Self {
+        self.top_tenants = tenants;
+        self
+    }
+
     /// Builds the limiter.
     ///
     /// # Errors
@@ -116,6 +129,7 @@ impl RateLimiterBuilder {
             shedder: OnceLock::new(),
             permits: Gauge::new("rate_limiting.active_permits"),
             backend_metrics: BackendMetrics::default(),
+            top: (self.top_tenants > 0).then(|| Box::new(TopTenants::new(self.top_tenants))),
             ignored_levels: Once::new(),
             shares_requests: AtomicBool::new(false),
         };

@@ -64,6 +64,7 @@ pub(super) fn conclude(
             let Some(reservation) = reservation else {
                 reject(attempt, charges, answer, decision);
                 attempt.record(rules(charges), RequestResult::Rejected, decision);
+                attempt.limiter.count_rejection(charges, &outcome.tiers, attempt.now);
                 return Step::Done(None);
             };
             (nanos(reservation.at().saturating_since(attempt.now)), Some(reservation))
@@ -80,6 +81,7 @@ pub(super) fn conclude(
     };
     if !charges.is_empty() && !attempt.options.counted {
         attempt.record(rules(charges), result, decision);
+        attempt.limiter.count_units(attempt.snapshot.counters, charges, &outcome.tiers, attempt.now);
     }
     match reservation {
         Some(reservation) if sleeps => Step::Sleep(reservation),

@@ -329,6 +329,9 @@ impl Attempt<'_> {
         let kind = if may_wait { RateLimitedKind::QueueFull } else { RateLimitedKind::Cooldown };
         decision.reject(kind, self.now, Some(wait));
         self.record(rules(self.enforced), RequestResult::Rejected, decision);
+        if !self.options.peeks() {
+            self.limiter.count_rejection(self.enforced, &[], self.now);
+        }
         Step::Done(None)
     }
 

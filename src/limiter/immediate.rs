@@ -72,6 +72,7 @@ impl Immediate<'_> {
             decision.admit(now, 0);
         }
         observe::record(snapshot.counters, rules(charges), RequestResult::Allowed, decision, now);
+        limiter.count_units(snapshot.counters, charges, &states, now);
         if !options.acquires() {
             return Some(Decided::Now);
         }

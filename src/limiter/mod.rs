@@ -25,6 +25,7 @@ mod reservation;
 mod shadow;
 mod state;
 mod stats;
+mod top;
 mod upstream;
 mod wait;
 
@@ -48,6 +49,7 @@ pub(crate) use self::{
     wait::timer::sleep_until,
 };
 use self::{admission::Decided, attempt::Purpose, conclude::at_local_share, permit::PermitKind};
+pub use crate::observe::TopTenant;
 #[cfg(feature = "metrics")]
 pub use crate::observe::describe_metrics;
 use crate::{
@@ -55,6 +57,7 @@ use crate::{
     decision::{Decision, RateLimited, RateLimitedKind},
     descriptor::Descriptor,
     error::{BackendError, BackendErrorKind, ConfigError},
+    observe::TopTenants,
     policy::{CompiledPolicy, Policy, Resolved},
 };
 
@@ -354,5 +357,35 @@ impl RateLimiter {
             fallback,
             ..Stats::new(&self.inner.current.totals(), self.inner.backend.usage())
         }
+    }
+
+    /// For each rule of the policy in force, the `n` tenants that used most units, the `n`
+    /// with most rejections, and of those that are counted, the `n` with least left: up to
+    /// `3 * n`, those with most units first. Empty unless
+    /// [`top_tenants`](RateLimiterBuilder::top_tenants) asked for it.
+    ///
+    /// Rules count here whose counters differ by tenant or another key, and `fair` ones. Units are
+    /// those charged in advance: what is settled, refunded or
+    /// added afterwards is left out. Each rejection counts, and of admitted requests
+    /// all, until a thread has decided 512 in a minute; then fewer and fewer, down to one of 128,
+    /// by their cost.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Descriptor, Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::builder().policy(Quota::per_hour(2)).top_tenants(256).build()?;
+    /// for tenant in ["acme", "initech", "initech", "initech"] {
+    ///     let _ = limiter.try_check(&Descriptor::new("/").tenant(tenant));
+    /// }
+    /// let top = limiter.top(1);
+    /// assert_eq!((top[0].units, top[0].rejections, top[0].least_remaining), (2, 1, 0.0));
+    /// assert_eq!(top[0].tenant.as_ref().unwrap().id().to_string(), "initech");
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn top(&self, n: usize) -> Vec<TopTenant> {
+        let (policy, now) = (self.inner.current.policy(), self.now());
+        let of_rule = |top| policy.rules.iter().flat_map(move |rule| TopTenants::of_rule(top, rule.id, n, now));
+        self.inner.top.as_deref().into_iter().flat_map(of_rule).collect()
     }
 }

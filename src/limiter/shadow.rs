@@ -78,6 +78,11 @@ impl Asked<'_> {
         }
         if !peeks {
             observe::shadow(snapshot.counters, charge, path, &own, now);
+            let charges = slice::from_ref(charge);
+            match own.is_allowed() {
+                true => limiter.count_units(snapshot.counters, charges, &outcome.tiers, now),
+                false => limiter.count_rejection(charges, &outcome.tiers, now),
+            }
         }
         decision.add_shadow(own);
         let keeps_lease = snapshot.policy.keeps_receipts() && !peeks;

@@ -27,7 +27,7 @@ use crate::{
         local_limits::{LocalEngine, engine},
     },
     descriptor::Descriptor,
-    observe::log_ignored_level,
+    observe::{TopTenants, log_ignored_level},
     overload::Shedder,
     policy::{CompiledPolicy, CompiledRule, Consistency, Rule},
     time::{Clock, SystemClock, Timestamp},
@@ -80,6 +80,8 @@ pub(super) struct Inner {
     /// The requests that keep a lease.
     pub(super) permits: Gauge,
     pub(super) backend_metrics: BackendMetrics,
+    /// If the operator asked for them.
+    pub(super) top: Option<Box<TopTenants>>,
     /// Done once the backend was found to ignore a consistency level.
     pub(super) ignored_levels: Once,
     /// Whether several layers of it may charge one request.

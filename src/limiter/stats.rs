@@ -1,25 +1,36 @@
-//! Counts of decisions: [`Stats`], and the counters of each thread behind it.
-//! Each counter is written by one thread only.
+//! Counts of decisions: [`Stats`], and the counters of each thread behind it, with
+//! its sampler. Each counter is written by one thread only.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{backend::Usage, observe::RequestResult};
+use crate::{
+    backend::Usage,
+    observe::{RequestResult, Sampler},
+};
 
 /// One count for each [`RequestResult`]. Written by one thread only, read by any.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(super) struct Counters([AtomicU64; RequestResult::COUNT]);
+pub(super) struct Counters {
+    results: [AtomicU64; RequestResult::COUNT],
+    pub(super) sampler: Sampler,
+}
 
 impl Counters {
     /// No other thread writes, so no locked instruction is needed.
     #[inline]
     pub(super) fn count(&self, event: RequestResult) {
-        let counter = &self.0[event as usize];
+        let counter = &self.results[event as usize];
         counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
+    /// All that this thread has decided.
+    pub(super) fn decisions(&self) -> u64 {
+        self.results.iter().fold(0, |sum, counter| sum.wrapping_add(counter.load(Ordering::Relaxed)))
+    }
+
     pub(super) fn add_to(&self, totals: &mut Totals) {
-        totals.iter_mut().zip(&self.0).for_each(|(total, counter)| *total += counter.load(Ordering::Relaxed));
+        totals.iter_mut().zip(&self.results).for_each(|(total, counter)| *total += counter.load(Ordering::Relaxed));
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! It reports and decides nothing; without the features `metrics` and `tracing`
 //! it does nothing. The invariant: no report names a tenant, whose name may be
-//! a secret.
+//! a secret; only the top tenants do, which an operator asks for.
 
 #![cfg_attr(
     not(all(feature = "tracing", feature = "metrics")),
@@ -21,6 +21,7 @@ mod overload;
 mod sources;
 #[cfg(feature = "redis")]
 mod store;
+mod top;
 
 #[cfg(feature = "metrics")]
 pub use self::describe::describe_metrics;
@@ -28,9 +29,11 @@ pub use self::describe::describe_metrics;
 pub(crate) use self::sources::Reload;
 #[cfg(feature = "redis")]
 pub(crate) use self::store::{MEASURES, StoreReport, log_cooldown_sharing, log_cooldown_subscription};
+pub use self::top::TopTenant;
 pub(crate) use self::{
     counters::{KeysGauge, RequestResult, RuleReports},
     mistakes::{Mistake, Reported, count_unknown_priority},
     overload::{count_shed, log_shedding, report_shed_fraction},
     sources::{log_ignored_level, log_share_source},
+    top::{Measure, Sampler, TopTenants, minute},
 };

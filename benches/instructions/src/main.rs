@@ -55,6 +55,7 @@ fn limiter(case: &str) -> Option<RateLimiter> {
         .rule(Rule::new("other").path("/product/{id}").tier(Quota::per_hour(PLENTY)));
     Some(match case {
         "one-tier" => with(Local::new(), one_tier()),
+        "top" => RateLimiter::builder().policy(one_tier()).top_tenants(256).build().expect("a valid policy"),
         "two-tiers" => with(Local::new(), Policy::new().rule(two_tiers)),
         "two-rules" => with(Local::new(), two_rules),
         "ten-rules" => with(Local::new(), one_of_ten()),

@@ -71,7 +71,7 @@ fn main() -> ExitCode {
         "layer" | "layer-peer" => Some(Headers::NONE),
         "layer-three" => Some(Headers::X_RATELIMIT),
         "layer-five" => Some(Headers::ALL),
-        "reject" => Some(Headers::NONE),
+        "reject" | "reject-top" => Some(Headers::NONE),
         "reject-five" => Some(Headers::ALL),
         _ => return ExitCode::FAILURE,
     };
@@ -82,7 +82,8 @@ fn main() -> ExitCode {
         Some(headers) => {
             // No request is rejected, whatever the count, or nearly all are.
             let quota = if case.starts_with("reject") { Quota::per_day(1) } else { Quota::per_minute(60_000_000_000) };
-            let limiter = RateLimiter::new(quota).expect("a valid policy");
+            let top = if case.ends_with("-top") { 256 } else { 0 };
+            let limiter = RateLimiter::builder().policy(quota).top_tenants(top).build().expect("a valid policy");
             let layer = RateLimitLayer::new(limiter).headers(headers);
             // Without an extractor, the tenant is the peer's address.
             let layer = if by_peer { layer } else { layer.tenant(tenant::header(&API_KEY)) };

@@ -1,0 +1,86 @@
+//! Tells the [`TopTenants`] which tenants were charged and which rejected, where a limiter
+//! has them.
+//!
+//! It decides nothing. Invariant: without them, an admitted request costs the
+//! [`Sampler`](crate::observe::Sampler)'s look, and a rejected one a branch.
+
+use super::{state::RateLimiter, stats::Counters};
+use crate::{
+    backend::{Charge, TierState},
+    observe::{Measure, TopTenants, minute},
+    time::Timestamp,
+};
+
+impl RateLimiter {
+    /// These charges were admitted, and these are the states of their tiers.
+    #[inline]
+    pub(super) fn count_units(
+        &self,
+        counters: &Counters,
+        charges: &[Charge<'_>],
+        states: &[TierState],
+        now: Timestamp,
+    ) {
+        if counters.sampler.is_due(size(charges)) {
+            self.count_sampled(counters, charges, states, now);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn count_sampled(&self, counters: &Counters, charges: &[Charge<'_>], states: &[TierState], now: Timestamp) {
+        let Some(top) = &self.inner.top else { return counters.sampler.stop() };
+        let size = size(charges);
+        let charged = counters.sampler.take(size, counters.decisions(), minute(now));
+        for (charge, states) in with_states(charges, states) {
+            let own = u128::from(charged) * u128::from(charge.cost) / u128::from(size);
+            let own = u64::try_from(own).unwrap_or(u64::MAX);
+            count(top, charge, (Measure::Units, own), states, now);
+        }
+    }
+
+    /// A request with these charges was rejected: by the rules whose tiers are violated, or
+    /// by all of them together.
+    #[inline]
+    pub(super) fn count_rejection(&self, charges: &[Charge<'_>], states: &[TierState], now: Timestamp) {
+        let Some(top) = &self.inner.top else { return };
+        let is_by_all = states.iter().all(|state| !state.violated);
+        for (charge, states) in with_states(charges, states) {
+            if is_by_all || states.iter().any(|state| state.violated) {
+                count(top, charge, (Measure::Rejections, 1), states, now);
+            }
+        }
+    }
+}
+
+/// By how much a request counts when samples are drawn: the cost under its first rule. A sum over
+/// all rules would take longer, and each is estimated without bias by any such size.
+#[inline]
+fn size(charges: &[Charge<'_>]) -> u64 {
+    charges.first().map_or(1, |charge| charge.cost.max(1))
+}
+
+/// Each charge with the states of its tiers, where they are known.
+fn with_states<'c, 's>(
+    charges: &'c [Charge<'c>],
+    mut states: &'s [TierState],
+) -> impl Iterator<Item = (&'c Charge<'c>, &'s [TierState])> {
+    charges.iter().map(move |charge| {
+        let (own, others) = states.split_at(charge.tiers().len().min(states.len()));
+        states = others;
+        (charge, own)
+    })
+}
+
+/// Of a rule whose counter all callers share, there are no tenants to tell apart.
+fn count(top: &TopTenants, charge: &Charge<'_>, amount: (Measure, u64), states: &[TierState], now: Timestamp) {
+    if amount.1 == 0 || !charge.rule.is_per_tenant() && !charge.rule.options.fair {
+        return;
+    }
+    #[allow(clippy::cast_precision_loss, reason = "a part")]
+    let parts = charge.tiers().iter().zip(states).map(|(tier, state)| {
+        let capacity = tier.quota().capacity().max(1);
+        state.remaining.min(capacity) as f64 / capacity as f64
+    });
+    top.count((charge.rule.id, charge.tenant), amount, parts.fold(1.0, f64::min), now);
+}
