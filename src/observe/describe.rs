@@ -24,7 +24,7 @@ const COUNTERS: [(&str, &str); 12] = [
     ),
 ];
 
-const GAUGES: [(&str, Unit, &str); 6] = [
+const GAUGES: [(&str, Unit, &str); 9] = [
     ("rate_limiting.queued_requests", Unit::Count, "Requests that wait."),
     ("rate_limiting.active_permits", Unit::Count, "Admitted requests that keep a lease."),
     ("rate_limiting.keys", Unit::Count, "Counters in this process."),
@@ -35,6 +35,9 @@ const GAUGES: [(&str, Unit, &str); 6] = [
     ),
     ("rate_limiting.overload.shed_fraction", Unit::Count, "The part of all requests that is shed, from 0 to 0.95."),
     ("rate_limiting.backend.open", Unit::Count, "1 while the circuit breaker of Redis is open."),
+    ("rate_limiting.split.members", Unit::Count, "Instances that share the limits by gossip, this one included."),
+    ("rate_limiting.split.view_age", Unit::Seconds, "How long ago this instance heard of another."),
+    ("rate_limiting.split.share", Unit::Count, "This instance's share of a rule's limits, from 0 to 1, by rule."),
 ];
 
 const HISTOGRAMS: [(&str, Unit, &str); 3] = [

@@ -26,6 +26,8 @@ mod store;
 pub use self::describe::describe_metrics;
 #[cfg(feature = "watch")]
 pub(crate) use self::sources::Reload;
+#[cfg(feature = "gossip")]
+pub(crate) use self::sources::{report_fleet, report_shares};
 #[cfg(feature = "redis")]
 pub(crate) use self::store::{MEASURES, StoreReport, log_cooldown_sharing, log_cooldown_subscription};
 pub(crate) use self::{
