@@ -57,6 +57,7 @@
 //! |---|---|
 //! | `axum` | reads axum's `MatchedPath`, `OriginalUri` and `ConnectInfo` |
 //! | `cli` | the binary `tower-ratelimit`, which checks and explains policies, and replays access logs under them |
+//! | `gossip` | `backend::split::Gossip`: shares that follow demand, without a store; builds zstd, which is C |
 //! | `governor` | `backend::Governor`: decides by an existing keyed `governor::RateLimiter` |
 //! | `metrics` | metrics through the `metrics` facade |
 //! | `redis` | `backend::Redis`: one limit for a whole fleet, on Redis or Valkey |
@@ -67,7 +68,7 @@
 //! | `tonic` | `RateLimited::to_status`; the peer address from tonic's connection info |
 //! | `tracing` | events for rejections and backend failures, at most one a second and rule; a debug event for each decision |
 //! | `watch` | [`RateLimiter`]`::watch`: hot reload from a source: `policy_source::FileSource`, `HttpSource`, and with `redis` `RedisSource`; enables `serde` |
-//! | `full` | all of these except `cli` and `test-util` |
+//! | `full` | all of these except `cli`, `gossip` and `test-util` |
 //!
 //! [Tower]: https://docs.rs/tower
 

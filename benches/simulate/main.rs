@@ -4,13 +4,20 @@
 //! - `cargo run --features redis --example simulate`: `Split`, without a store.
 //! - `cargo run --release --features redis --example simulate -- levels`: `leased`
 //!   through a real `redis-server`, with a naive scheme beside it.
+//! - `cargo run --release --features gossip,redis --example simulate -- gossip`: shares
+//!   that follow demand, with fixed ones beside them.
 //!
-//! A folder as the last argument is for the pictures: `-- docs` and `-- levels docs`.
+//! A folder as the last argument is for the pictures: `-- docs`, `-- levels docs`, `-- gossip docs`.
 //! Every instance is a real limiter on its own clock, which the simulation steps.
 
 mod draw;
 #[path = "../../tests/sim/fleet.rs"]
 mod fleet;
+#[cfg(feature = "gossip")]
+#[path = "../../tests/sim/gossip.rs"]
+mod gossip;
+#[cfg(feature = "gossip")]
+mod gossiped;
 #[path = "../../tests/sim/levels.rs"]
 mod levels;
 #[path = "../../tests/sim/network.rs"]
@@ -28,7 +35,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         [] => split::run(None),
         ["levels"] => shared::run(None),
         ["levels", folder] => shared::run(Some(Path::new(folder))),
+        #[cfg(feature = "gossip")]
+        ["gossip"] => gossiped::run(None),
+        #[cfg(feature = "gossip")]
+        ["gossip", folder] => gossiped::run(Some(Path::new(folder))),
         [folder] => split::run(Some(Path::new(folder))),
-        _ => Err("expected at most `levels`, and a folder for the pictures".into()),
+        _ => Err("expected at most `levels` or `gossip` (with that feature), and a folder for the pictures".into()),
     }
 }

@@ -327,7 +327,9 @@ impl RateLimiter {
     /// are decided as before.
     ///
     /// Only a backend that decides on units reserved ahead has anything to do: see
-    /// [`Rule::consistency`](crate::Rule::consistency).
+    /// [`Rule::consistency`](crate::Rule::consistency). And one whose shares follow
+    /// demand (`split::Gossip`) leaves its fleet: it admits nothing more, so that others
+    /// can.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {

@@ -47,6 +47,9 @@ const GAUGES: [(&str, Unit, &str); 9] = [
         "The latency without a queue, as an adaptive concurrency limit sees it, by rule.",
     ),
     ("rate_limiting.backend.open", Unit::Count, "1 while the circuit breaker of Redis is open."),
+    ("rate_limiting.split.members", Unit::Count, "Instances that share the limits by gossip, this one included."),
+    ("rate_limiting.split.view_age", Unit::Seconds, "How long ago this instance heard of another."),
+    ("rate_limiting.split.share", Unit::Count, "This instance's share of a rule's limits, from 0 to 1, by rule."),
 ];
 
 const HISTOGRAMS: [(&str, Unit, &str); 3] = [

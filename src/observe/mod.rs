@@ -27,6 +27,8 @@ mod top;
 pub use self::describe::describe_metrics;
 #[cfg(feature = "watch")]
 pub(crate) use self::sources::Reload;
+#[cfg(feature = "gossip")]
+pub(crate) use self::sources::{report_fleet, report_shares};
 #[cfg(feature = "redis")]
 pub(crate) use self::store::{MEASURES, StoreReport, log_cooldown_sharing, log_cooldown_subscription};
 pub use self::top::TopTenant;

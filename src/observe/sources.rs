@@ -3,7 +3,7 @@
 //!
 //! It remembers nothing: the caller logs each change once.
 
-#[cfg(feature = "watch")]
+#[cfg(any(feature = "gossip", feature = "watch"))]
 use super::facade::metrics;
 use super::facade::tracing;
 
@@ -69,4 +69,19 @@ pub(crate) fn log_ignored_level(rule: &str, consistency: &str) {
 /// Logs a problem of the source of this instance's share.
 pub(crate) fn log_share_source(source: &str, problem: &str) {
     tracing::warn!(source, problem, "the source of this instance's share has a problem");
+}
+
+/// How many instances share the limits, and how long ago another was heard of.
+#[cfg(feature = "gossip")]
+pub(crate) fn report_fleet(members: usize, age: std::time::Duration) {
+    metrics::gauge!("rate_limiting.split.members").set(u32::try_from(members).map_or(f64::MAX, f64::from));
+    metrics::gauge!("rate_limiting.split.view_age").set(age.as_secs_f64());
+}
+
+/// This instance's share of each rule.
+#[cfg(feature = "gossip")]
+pub(crate) fn report_shares<'a>(shares: impl Iterator<Item = (&'a str, f64)>) {
+    for (rule, share) in shares {
+        metrics::gauge!("rate_limiting.split.share", "rule" => rule.to_owned()).set(share);
+    }
 }

@@ -193,7 +193,7 @@ fn quota(limit: u64) -> Quota {
     Quota::per_second(limit).algorithm(Algorithm::FixedWindow)
 }
 
-fn check(limiter: &RateLimiter, cost: u64) -> Decision {
+pub(crate) fn check(limiter: &RateLimiter, cost: u64) -> Decision {
     match pin!(limiter.check(&Descriptor::new("/").cost(cost))).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(decision) => decision,
         Poll::Pending => unreachable!("it is decided here"),

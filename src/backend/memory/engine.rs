@@ -84,6 +84,7 @@ impl<M: MachineSource> Engine<M> {
             let mut outcome = Outcome::undecided();
             let decision = Decision { machines, request, now: request.now.as_nanos() };
             outcome.answer = decision.charge(&mut transaction, &mut outcome.tiers);
+            count_asked(machines, request.charges);
             outcome
         })
     }
@@ -100,7 +101,7 @@ impl<M: MachineSource> Engine<M> {
             && let [tier] = charge.tiers()
         {
             // In one pass, and without a list of locks.
-            let charged = self.source.with_one(tier, now, |machine| {
+            let charged = self.source.charge_one((tier, charge.cost), now, |machine| {
                 let (key, mut shard) = self.counter(charge, false);
                 let parts = (&self.store, &mut shard, machine, key.tier(tier.salt));
                 with_counter!(parts, counter => counter.try_charge(now, charge.cost))
@@ -110,7 +111,11 @@ impl<M: MachineSource> Engine<M> {
             return true;
         }
         self.source.with(charges.iter().flat_map(Charge::tiers), now, |machines| {
-            Transaction::new(machines, &self.store, charges).charge_now(charges, now, states)
+            let is_charged = Transaction::new(machines, &self.store, charges).charge_now(charges, now, states);
+            if is_charged {
+                count_asked(machines, charges);
+            }
+            is_charged
         })
     }
 
@@ -159,6 +164,16 @@ impl<M: MachineSource> Engine<M> {
             let overflow = all.filter(|((_, tier), found)| tier.is_in_flight() && found.is_overflow());
             overflow.map(|((charge, tier), found)| found.key(charge).tier(tier.salt)).collect()
         })
+    }
+}
+
+/// Counts what a request asked each rule for, once for all tiers of the rule.
+#[inline]
+fn count_asked(machines: impl Machines, charges: &[Charge<'_>]) {
+    for charge in charges {
+        if let Some(tier) = charge.tiers().first() {
+            machines.count_asked(tier, charge.cost);
+        }
     }
 }
 

@@ -22,11 +22,27 @@ pub(crate) trait MachineSource: fmt::Debug + Send + Sync + 'static {
 
     /// Runs `run` with the machine of one tier.
     fn with_one<R>(&self, tier: &Tier, now: u64, run: impl FnOnce(&Machine) -> R) -> R;
+
+    /// Does the same for a cost, which is counted as asked for where `run` charges it.
+    #[inline]
+    fn charge_one<R>(&self, (tier, _): (&Tier, u64), now: u64, run: impl FnOnce(&Machine) -> Option<R>) -> Option<R> {
+        self.with_one(tier, now, run)
+    }
+
+    /// Leaves the fleet that shares the quotas, if there is one.
+    #[cfg(feature = "gossip")]
+    fn leave(&self) -> crate::BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
 }
 
 /// The machines of the tiers that were asked for.
 pub(crate) trait Machines: Copy {
     fn of<'t>(&'t self, tier: &'t Tier) -> &'t Machine;
+
+    /// Counts a cost as asked for.
+    #[inline]
+    fn count_asked(self, _tier: &Tier, _cost: u64) {}
 }
 
 /// Counts the whole quota.

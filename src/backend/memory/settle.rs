@@ -73,6 +73,11 @@ impl<M: MachineSource> Backend for Engine<M> {
         Box::pin(ready(Ok(forgotten)))
     }
 
+    #[cfg(feature = "gossip")]
+    fn drain(&self, _: Timestamp) -> BoxFuture<'static, ()> {
+        self.source.leave()
+    }
+
     fn usage(&self) -> Usage {
         Usage { keys: self.store.len(), overflowed: self.store.overflowed(), displaced: self.store.displaced() }
     }

@@ -1,13 +1,17 @@
-//! One limit for a fleet whose instances do not communicate: [`Split`], and the
-//! sources of its [`Share`].
+//! One limit for a fleet without a store: [`Split`], and the sources of its [`Share`].
 //!
 //! It only picks the machine of the instance's share; the memory engine decides.
 //! Invariant: while shares sum to one, the fleet admits what the table at
 //! [`Split`] says.
 
+#[cfg(any(feature = "gossip", test))]
+mod by_demand;
 mod dns;
 mod env;
+#[cfg(feature = "gossip")]
+mod gossip;
 pub(super) mod machines;
+mod rule_shares;
 mod share;
 mod weights;
 
@@ -18,6 +22,8 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+#[cfg(feature = "gossip")]
+pub use self::gossip::Gossip;
 use self::machines::ShareMachines;
 pub use self::{dns::Dns, share::Share};
 use super::{
@@ -29,7 +35,9 @@ use super::{
 /// Decides in this process, on this instance's share of every limit.
 ///
 /// There is no store, no round trip, and nothing that can fail: N instances that
-/// know their [`Share`] keep one limit together. It decides like
+/// know their [`Share`] keep one limit together. With the feature `gossip`,
+/// `split::Gossip` makes one whose shares follow demand; what follows is about shares
+/// that do not. It decides like
 /// [`Local`](super::Local), and as fast. A policy states the limit of the whole
 /// fleet.
 ///

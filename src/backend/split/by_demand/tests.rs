@@ -1,0 +1,325 @@
+//! Small fleets that gossip over a network of steps: messages that are lost, late or
+//! cut off, members that join, leave, are killed and come back.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const RULE: &str = "api";
+/// Of this many steps, each a gossip interval.
+const FORGET_AFTER: u64 = 30;
+/// After this many steps without news of it, a member is missing.
+const MISSING_AFTER: u64 = 6;
+
+fn patience(expected: u64) -> Patience {
+    Patience { gossip_interval: 1, forget_after: FORGET_AFTER, expected }
+}
+
+fn member(demand: u64, held: u64) -> Member {
+    Member { is_live: true, claims: BTreeMap::from([(RULE.to_owned(), Claim { demand, held })]) }
+}
+
+fn parts(members: &[Member]) -> Vec<f64> {
+    let weights = weights(&members.iter().collect::<Vec<_>>(), RULE);
+    let total: u64 = weights.iter().sum();
+    weights.iter().map(|weight| *weight as f64 / total as f64).collect()
+}
+
+fn close(parts: &[f64], expected: &[f64]) -> bool {
+    parts.iter().zip(expected).all(|(part, expected)| (part - expected).abs() < 1e-6)
+}
+
+#[test]
+fn each_has_a_quarter_of_an_equal_part_and_the_rest_follows_demand() {
+    let of = |demands: &[u64]| parts(&demands.iter().map(|demand| member(*demand, 0)).collect::<Vec<_>>());
+    assert!(close(&of(&[5, 5, 5, 5]), &[0.25; 4]));
+    assert!(close(&of(&[1, 1, 1, 1_000_000]), &[0.0625, 0.0625, 0.0625, 0.8125]));
+    assert!(close(&of(&[30, 20, 50]), &[0.3, 0.2, 0.5]), "nobody is below the floor");
+    assert!(close(&of(&[u64::MAX, 0]), &[0.875, 0.125]), "of any demand");
+}
+
+#[test]
+fn a_missing_member_keeps_what_it_held() {
+    let missing = Member { is_live: false, ..member(7, WHOLE / 2) };
+    assert!(close(&parts(&[missing.clone(), member(30, 0), member(10, 0)]), &[0.5, 0.375, 0.125]));
+    // More than the whole: somebody is wrong, or lies.
+    let wrong = Member { is_live: false, ..member(7, u64::MAX) };
+    assert!(close(&parts(&[wrong.clone(), wrong, member(1, 0), member(1, 0)]), &[0.25; 4]));
+}
+
+#[test]
+fn noise_of_demand_is_not_published() {
+    assert_eq!((rounded(1, 0), rounded(100, 112), rounded(100, 90)), (1, 100, 100));
+    assert_eq!((rounded(100, 113), rounded(100, 1_000_000)), (112, 983_040));
+    assert_eq!(rounded(1, u64::MAX), MAX_DEMAND);
+}
+
+fn view(members: &[(&str, Member)]) -> View {
+    members.iter().map(|(name, member)| ((*name).to_owned(), member.clone())).collect()
+}
+
+fn holding(shares: &DemandShares) -> &Holding {
+    shares.in_force.get(RULE).unwrap_or(&shares.in_force[""])
+}
+
+fn held(shares: &DemandShares) -> u64 {
+    holding(shares).of_whole()
+}
+
+#[test]
+fn a_smaller_share_applies_at_once_and_a_larger_one_in_a_quiet_view() {
+    let mut shares = DemandShares::new("a".into(), patience(1));
+    let of = |own, other| view(&[("a", member(own, 0)), ("b", member(other, 0))]);
+    assert_eq!(shares.update(of(1, 1), 0), None, "who joins has to have seen the fleet");
+    assert_eq!(shares.update(of(1, 1), 1), None);
+    assert!(shares.update(of(1, 1), 2).is_some());
+    assert_eq!(held(&shares), WHOLE / 2);
+    assert!(shares.update(of(1, 3), 3).is_some(), "smaller");
+    assert_eq!(held(&shares), WHOLE / 4);
+    assert_eq!(shares.update(of(1, 1), 4), None, "larger");
+    // What it is about to have is said before it has it.
+    assert_eq!(shares.claims(&BTreeMap::new())[RULE], Claim { demand: 1, held: WHOLE / 2 });
+    assert_eq!(shares.update(of(1, 1), 5), None);
+    assert!(shares.update(of(1, 1), 6).is_some());
+    assert_eq!(held(&shares), WHOLE / 2);
+}
+
+#[test]
+fn who_sees_nobody_has_an_equal_part_of_those_it_knew() {
+    let mut shares = DemandShares::new("a".into(), patience(4));
+    for step in 0..9 {
+        assert_eq!(shares.update(view(&[("a", member(9, 0))]), step), None, "others may answer yet");
+    }
+    shares.update(view(&[("a", member(9, 0))]), 10);
+    assert_eq!(held(&shares), WHOLE / 4, "of as many as there are seeds");
+    let missing = |demand| Member { is_live: false, ..member(demand, WHOLE / 100) };
+    let all = || view(&[("a", member(9, 0)), ("b", missing(900)), ("c", missing(1))]);
+    for step in 11..100 {
+        shares.update(all(), step);
+    }
+    assert!(held(&shares).abs_diff(WHOLE / 3) < 3, "also after the time in which most would forget a few");
+}
+
+/// One instance, and what it knows of each: a version, what it says (nothing once it
+/// has left), and when that was news.
+struct Node {
+    shares: DemandShares,
+    demand: u64,
+    known: BTreeMap<String, (u64, Option<Member>, u64)>,
+}
+
+/// Messages are what their sender knew, with the step in which they arrive.
+struct World {
+    now: u64,
+    nodes: BTreeMap<String, Node>,
+    late: Vec<(u64, String, BTreeMap<String, (u64, Option<Member>, u64)>)>,
+    sides: BTreeMap<String, bool>,
+    random: u64,
+    loss: u64,
+}
+
+impl World {
+    fn of(count: u8, random: u64) -> Self {
+        let (nodes, late, sides) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
+        let mut world = Self { now: 0, nodes, late, sides, random: random | 1, loss: 0 };
+        (0..count).for_each(|index| world.start(index));
+        world
+    }
+
+    fn chance(&mut self, of: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % of
+    }
+
+    fn start(&mut self, index: u8) {
+        let name = format!("node-{index}");
+        let shares = DemandShares::new(name.clone(), patience(8));
+        self.nodes.insert(name, Node { shares, demand: 1, known: BTreeMap::new() });
+    }
+
+    /// One gossip interval: all say what they know to two others, and follow their view.
+    fn step(&mut self) {
+        self.now += 1;
+        let names: Vec<String> = self.nodes.keys().cloned().collect();
+        for name in &names {
+            let node = self.nodes.get_mut(name).unwrap();
+            let claims = node.shares.claims(&BTreeMap::from([(RULE.to_owned(), node.demand)]));
+            // Versions of a later start are later.
+            node.known.insert(name.clone(), (self.now, Some(Member { is_live: true, claims }), self.now));
+            let side = self.sides.get(name);
+            let reached = |other: &&String| *other != name && self.sides.get(*other) == side;
+            let reached: Vec<String> = names.iter().filter(reached).cloned().collect();
+            for _ in 0..2.min(reached.len()) {
+                let other = reached[self.chance(reached.len() as u64) as usize].clone();
+                if self.chance(100) >= self.loss {
+                    let delay = if self.loss > 0 { self.chance(3) } else { 0 };
+                    self.late.push((self.now + delay, other, self.nodes[name].known.clone()));
+                }
+            }
+        }
+        let now = self.now;
+        let (due, late) = std::mem::take(&mut self.late).into_iter().partition(|(at, ..)| *at <= now);
+        self.late = late;
+        for (_, to, message) in due {
+            let Some(node) = self.nodes.get_mut(&to) else { continue };
+            for (name, (version, said, _)) in message {
+                let known = node.known.entry(name).or_insert((0, None, now));
+                if version > known.0 {
+                    *known = (version, said, now);
+                }
+            }
+        }
+        for node in self.nodes.values_mut() {
+            let view = node.view(now);
+            node.shares.update(view, now);
+        }
+    }
+
+    fn steps(&mut self, count: u64) {
+        (0..count).for_each(|_| self.step());
+    }
+
+    fn leave(&mut self, name: &str) {
+        let now = self.now;
+        self.nodes.remove(name);
+        for node in self.nodes.values_mut() {
+            node.known.insert(name.to_owned(), (now + 1, None, now));
+        }
+    }
+
+    fn held(&self) -> u64 {
+        self.nodes.values().map(|node| held(&node.shares)).sum()
+    }
+
+    /// What all may have together at most, as views differ.
+    fn bound(&self) -> f64 {
+        let views: Vec<View> = self.nodes.values().map(|node| node.view(self.now)).collect();
+        let is_live = |view: &View, name: &String| view.get(name).is_some_and(|member| member.is_live);
+        let (mut differ, mut unseen) = (1.0_f64, 0.0);
+        for (name, node) in &self.nodes {
+            if !views.iter().all(|view| is_live(view, name)) {
+                unseen += held(&node.shares) as f64;
+                continue;
+            }
+            let demand = |view: &View| view[name].claims.get(RULE).map_or(1, |claim| claim.demand) as f64;
+            let (least, most) =
+                views.iter().map(demand).fold((f64::MAX, 0.0_f64), |(least, most), at| (least.min(at), most.max(at)));
+            differ = differ.max(most / least);
+        }
+        WHOLE as f64 * differ + unseen + self.nodes.len() as f64 * 4.0
+    }
+}
+
+impl Node {
+    fn view(&self, now: u64) -> View {
+        let known = self.known.iter().filter_map(|(name, (_, said, news))| Some((name, said.as_ref()?, news)));
+        let member = |said: &Member, news: u64| Member { is_live: now - news < MISSING_AFTER, ..said.clone() };
+        known.map(|(name, said, news)| (name.clone(), member(said, *news))).collect()
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Demand(u8, u64),
+    Start(u8),
+    Kill(u8),
+    Leave(u8),
+    /// Each of these is cut off from the others.
+    Cut(u8),
+    Loss(u64),
+    Quiet(u64),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let demand = prop_oneof![1 => Just(1), 3 => 1u64..1_000, 1 => 1u64..1_000_000];
+    prop_oneof![
+        4 => (0u8..6, demand).prop_map(|(node, demand)| Event::Demand(node, demand)),
+        1 => (0u8..8).prop_map(Event::Start),
+        1 => (1u8..8).prop_map(Event::Kill),
+        1 => (1u8..8).prop_map(Event::Leave),
+        1 => any::<u8>().prop_map(Event::Cut),
+        1 => (0u64..60).prop_map(Event::Loss),
+        3 => (1u64..40).prop_map(Event::Quiet),
+    ]
+}
+
+impl World {
+    fn apply(&mut self, event: Event) -> u64 {
+        let name = |index| format!("node-{index}");
+        match event {
+            Event::Demand(index, demand) => {
+                if let Some(node) = self.nodes.get_mut(&name(index)) {
+                    node.demand = demand;
+                }
+            }
+            Event::Start(index) => self.start(index),
+            Event::Kill(index) => drop(self.nodes.remove(&name(index))),
+            Event::Leave(index) => self.leave(&name(index)),
+            Event::Cut(sides) => {
+                self.sides = (0..8).map(|index| (name(index), sides >> index & 1 == 1)).collect();
+            }
+            Event::Loss(loss) => self.loss = loss,
+            Event::Quiet(steps) => return steps,
+        }
+        1
+    }
+
+    /// Nothing is lost or cut off, and the killed are forgotten.
+    fn settle(&mut self) {
+        (self.loss, self.sides) = (0, BTreeMap::new());
+        self.steps(150);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+    /// Whatever happens, all shares together stay within the bound; and when it is
+    /// over, they are the whole.
+    #[test]
+    fn shares_stay_within_the_bound(events in prop::collection::vec(event(), 1..40), random in any::<u64>()) {
+        let mut world = World::of(5, random);
+        for event in events {
+            for _ in 0..world.apply(event) {
+                world.step();
+                prop_assert!(world.held() as f64 <= world.bound(), "{event:?}: {} of {}", world.held(), world.bound());
+            }
+        }
+        world.settle();
+        let totals: BTreeSet<u64> = world.nodes.values().map(|node| holding(&node.shares).total).collect();
+        let views: Vec<View> = world.nodes.values().map(|node| deciding(&node.view(world.now))).collect();
+        let most_live = views[0].values().filter(|member| member.is_live).count() * 2 > views[0].len();
+        if most_live && views[0].len() > 1 {
+            prop_assert_eq!(totals.len(), 1, "all divide alike");
+            let sum: u64 = world.nodes.values().map(|node| holding(&node.shares).part).sum();
+            prop_assert_eq!(Some(&sum), totals.first(), "no part is left over");
+        }
+    }
+
+    /// Until a side forgets the other, both together keep what they agreed on, however
+    /// demand moves on each.
+    #[test]
+    fn a_partition_keeps_what_was_agreed(
+        demands in prop::collection::vec(1u64..1_000, 6), moved in prop::collection::vec(1u64..1_000, 6),
+        sides in 0u8..64, random in any::<u64>(),
+    ) {
+        // Who is alone has an equal part instead.
+        prop_assume!((2..=4).contains(&sides.count_ones()));
+        let mut world = World::of(6, random);
+        for (index, demand) in (0..).zip(demands) {
+            world.apply(Event::Demand(index, demand));
+        }
+        world.steps(60);
+        prop_assert!(world.held() <= WHOLE + 6);
+        world.apply(Event::Cut(sides));
+        world.steps(MISSING_AFTER + 6);
+        for (index, demand) in (0..).zip(moved) {
+            world.apply(Event::Demand(index, demand));
+        }
+        world.steps(FORGET_AFTER - MISSING_AFTER - 8);
+        prop_assert!(world.held() <= WHOLE + 6, "{}", world.held());
+        prop_assert!(world.held() >= WHOLE - WHOLE / 1_000, "{}", world.held());
+    }
+}

@@ -1,0 +1,208 @@
+//! `split::Gossip`: small fleets in virtual time, over a simulated network; and over
+//! real sockets what only they can show.
+#![allow(clippy::unwrap_used, clippy::cast_precision_loss)]
+#![allow(clippy::disallowed_methods, reason = "time is paused, or sockets are real")]
+
+#[path = "sim/fleet.rs"]
+mod fleet;
+#[path = "sim/gossip.rs"]
+mod gossip;
+
+use std::{
+    net::{SocketAddr, UdpSocket},
+    time::Duration,
+};
+
+use tokio::time::{Instant, sleep};
+use tower_ratelimit::{
+    Algorithm, Descriptor, Policy, Quota, RateLimiter, Rule,
+    backend::{Split, split::Gossip},
+};
+
+use self::gossip::{Network, Plan, SkewedClock, address, join, simulate, used, worst};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn plan() -> Plan {
+    Plan {
+        limit: 4_000,
+        cost: 1,
+        count: 8,
+        windows: 14,
+        load: 1.5,
+        clock_skew: Duration::from_millis(100),
+        lost: 10,
+        jump: None,
+        kills_from: None,
+        cut: 0..0,
+    }
+}
+
+#[test]
+fn uneven_load_uses_the_limit() {
+    let windows = simulate(&plan());
+    assert!(used(&windows[4..]) >= 0.97, "{}: {windows:?}", used(&windows[4..]));
+    assert!(worst(&windows) <= 0.02, "{}: {windows:?}", worst(&windows));
+}
+
+#[test]
+fn a_jump_of_demand_is_followed_within_three_windows() {
+    let windows = simulate(&Plan { jump: Some(8), ..plan() });
+    assert!(used(&windows[11..]) >= 0.97, "{}: {windows:?}", used(&windows[11..]));
+    assert!(worst(&windows) <= 0.02, "{}: {windows:?}", worst(&windows));
+}
+
+#[test]
+fn halves_that_are_cut_off_keep_what_they_had() {
+    let windows = simulate(&Plan { cut: 5..12, jump: Some(8), ..plan() });
+    assert!(worst(&windows) <= 0.02, "{}: {windows:?}", worst(&windows));
+}
+
+#[test]
+fn who_is_killed_leaves_its_share_unused_for_a_while() {
+    let windows = simulate(&Plan { kills_from: Some(6), lost: 50, ..plan() });
+    assert!(worst(&windows) <= 0.02, "{}: {windows:?}", worst(&windows));
+}
+
+/// How many units it admits now.
+async fn admitted(limiter: &RateLimiter, path: &str) -> u64 {
+    let mut count = 0;
+    while limiter.check(&Descriptor::new(path)).await.is_allowed() {
+        count += 1;
+    }
+    count
+}
+
+fn clock(origin: Instant) -> SkewedClock {
+    SkewedClock { origin, skew: 0 }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_drains_leaves_and_the_others_take_over_with_the_next_windows() {
+    let (network, origin) = (Network::new(0), Instant::now());
+    let mut fleet = Vec::new();
+    for index in 0..3 {
+        fleet.push(join(&network, index, 900, clock(origin)).await);
+    }
+    assert_eq!(admitted(&fleet[0], "/").await, 0, "until it has seen the fleet");
+    sleep(SECOND * 5).await;
+    for limiter in &fleet {
+        assert_eq!(admitted(limiter, "/").await, 300);
+    }
+    let leaver = fleet.remove(0);
+    leaver.drain().await;
+    leaver.drain().await;
+    // All demand was equal, and is.
+    sleep(SECOND * 2).await;
+    let left: Vec<u64> = vec![admitted(&fleet[0], "/").await, admitted(&fleet[1], "/").await];
+    assert_eq!((admitted(&leaver, "/").await, left), (0, vec![450, 450]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_comes_back_has_its_place_again_at_once() {
+    let (network, origin) = (Network::new(0), Instant::now());
+    let mut fleet = Vec::new();
+    for index in 0..3 {
+        fleet.push(join(&network, index, 900, clock(origin)).await);
+    }
+    sleep(SECOND * 5).await;
+    network.unplug(address(2));
+    drop(fleet.pop());
+    sleep(SECOND * 3).await;
+    assert_eq!(admitted(&fleet[0], "/").await, 300, "its share is kept");
+    fleet.push(join(&network, 2, 900, clock(origin)).await);
+    sleep(SECOND * 3).await;
+    let all: u64 = admitted(&fleet[0], "/").await + admitted(&fleet[1], "/").await + admitted(&fleet[2], "/").await;
+    assert_eq!(all, 900);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_rule_has_shares_of_its_own() {
+    let (network, origin) = (Network::new(0), Instant::now());
+    let mut fleet = Vec::new();
+    for index in 0..2 {
+        let seeds = [address(0).to_string()];
+        let gossip = Gossip::new("rules", address(index)).seeds(seeds).simulated(network.clone(), clock(origin));
+        let quota = || Quota::per_second(800).algorithm(Algorithm::FixedWindow);
+        let rule = |id: &str| Rule::new(id).path(format!("/{id}")).tier(quota());
+        let policy = Policy::new().rule(rule("a")).rule(rule("b"));
+        let builder = RateLimiter::builder().policy(policy).clock(clock(origin));
+        fleet.push(builder.backend(gossip.join().await.unwrap()).build().unwrap());
+    }
+    // Each of a rule's requests comes to one instance.
+    for _ in 0..79 {
+        sleep(SECOND / 10).await;
+        for _ in 0..100 {
+            fleet[0].check(&Descriptor::new("/a")).await;
+            fleet[1].check(&Descriptor::new("/b")).await;
+        }
+    }
+    // Into a window in which nothing was asked for yet.
+    sleep(SECOND / 2).await;
+    assert_eq!([admitted(&fleet[0], "/a").await, admitted(&fleet[0], "/b").await], [700, 100]);
+    assert_eq!([admitted(&fleet[1], "/a").await, admitted(&fleet[1], "/b").await], [100, 700]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_starts_alone_has_a_share_of_as_many_as_there_are_seeds() {
+    let (network, origin) = (Network::new(0), Instant::now());
+    let limiter = join(&network, 0, 900, clock(origin)).await;
+    sleep(SECOND * 3).await;
+    assert_eq!(admitted(&limiter, "/").await, 300);
+}
+
+#[tokio::test]
+async fn an_address_that_nobody_reaches_is_rejected() {
+    for listen in ["0.0.0.0:7946", "127.0.0.1:0"] {
+        let error = Gossip::new("fleet", listen.parse().unwrap()).join().await.unwrap_err();
+        assert!(error.to_string().contains("advertise"), "{error}");
+    }
+    let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+    assert!(Gossip::new("fleet", taken.local_addr().unwrap()).join().await.is_err());
+}
+
+fn free_address() -> SocketAddr {
+    UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+async fn real(fleet: &str, own: SocketAddr, seed: SocketAddr) -> Split {
+    let gossip = Gossip::new(fleet, own).seeds([seed.to_string()]).every(Duration::from_millis(20));
+    gossip.join().await.unwrap()
+}
+
+async fn until(is_so: impl Fn() -> bool) {
+    let mut ticks = tokio::time::interval(Duration::from_millis(5));
+    let wait = async {
+        while !is_so() {
+            ticks.tick().await;
+        }
+    };
+    tokio::time::timeout(SECOND * 30, wait).await.unwrap();
+}
+
+#[tokio::test]
+async fn foreign_and_malformed_datagrams_change_nothing() {
+    let (first, second, foreign) = (free_address(), free_address(), free_address());
+    let fleet = [real("shop", first, first).await, real("shop", second, first).await];
+    until(|| fleet.iter().all(|split| split.share().count() == 2)).await;
+    let (stranger, socket) = (real("other", foreign, first).await, UdpSocket::bind("127.0.0.1:0").unwrap());
+    let mut random = 7;
+    // The stranger waits for ten intervals until it takes a share, of its own fleet.
+    while stranger.share().count() == 0 {
+        let mut junk: Vec<u8> = (0..fleet::next_random(&mut random) % 200).map(|_| 0).collect();
+        junk.iter_mut().for_each(|byte| *byte = fleet::next_random(&mut random) as u8);
+        // Most begin as messages do: two fixed bytes, a version, and a kind.
+        if let [first, second, version, kind, ..] = &mut *junk {
+            (*first, *second, *version, *kind) = (0x53, 0xb0, *version % 3, *kind % 5);
+        }
+        socket.send_to(&junk, first).unwrap();
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(stranger.share().count(), 1);
+    assert!(fleet.iter().all(|split| split.share().count() == 2));
+    // Both still hear each other.
+    let [first, second] = fleet;
+    let limiter = RateLimiter::builder().policy(Quota::per_second(9)).backend(first).build().unwrap();
+    limiter.drain().await;
+    until(|| second.share().count() == 1).await;
+}
