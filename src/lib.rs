@@ -55,6 +55,7 @@
 //!
 //! | feature | adds |
 //! |---|---|
+//! | `admin` | `admin::Admin`: a page for operators, and its JSON |
 //! | `axum` | reads axum's `MatchedPath`, `OriginalUri` and `ConnectInfo` |
 //! | `cli` | the binary `tower-ratelimit`, which checks and explains policies, and replays access logs under them |
 //! | `governor` | `backend::Governor`: decides by an existing keyed `governor::RateLimiter` |
@@ -73,6 +74,8 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "admin")]
+pub mod admin;
 mod algorithm;
 pub mod backend;
 mod backoff;

@@ -18,12 +18,15 @@ mod grant;
 mod immediate;
 mod lease;
 mod observe;
+mod overrides;
 mod permit;
 mod queue;
 mod reservation;
 mod shadow;
 mod state;
 mod stats;
+#[cfg(feature = "admin")]
+mod status;
 mod upstream;
 mod wait;
 
@@ -34,6 +37,8 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::ready;
 
+#[cfg(feature = "admin")]
+pub(crate) use self::explain::words;
 pub(crate) use self::{
     admission::Admission,
     decide::CallerNeeds,
@@ -309,7 +314,7 @@ impl RateLimiter {
     ///
     /// If the policy is invalid; then the old one stays in force.
     pub fn set_policy(&self, policy: impl Into<Policy>) -> Result<(), ConfigError> {
-        self.inner.current.set(CompiledPolicy::new(policy.into())?);
+        self.install(CompiledPolicy::new(policy.into())?);
         self.inner.first_requests.restart(&self.policy());
         self.inner.queues.call_all();
         self.check_policy();

@@ -16,6 +16,7 @@ mod forms;
 mod identity;
 mod matcher;
 mod networks;
+mod overrides;
 mod pattern;
 #[allow(clippy::module_inception, reason = "the file of the type that the module is named for")]
 mod policy;
@@ -31,6 +32,8 @@ use crate::headers::statuses;
 
 #[cfg(test)]
 pub(crate) use self::adaptive_rate::per_second;
+#[cfg(feature = "admin")]
+pub(crate) use self::compiled::Carried;
 #[cfg(feature = "watch")]
 pub(crate) use self::validate::check_instances;
 pub use self::{
@@ -47,5 +50,6 @@ pub(crate) use self::{
     compiled::{CompiledPolicy, CompiledRule},
     explain::RuleExplanation,
     networks::{Networks, addresses},
-    resolve::{Resolved, Unidentified},
+    overrides::Overrides,
+    resolve::{Resolved, Unidentified, UnusableTiers},
 };
