@@ -56,7 +56,7 @@ impl Asked {
             descriptor = descriptor.tenant(identified(&self.tenant));
         }
         if !self.plan.is_empty() {
-            descriptor = descriptor.plan(&*self.plan);
+            descriptor = descriptor.plan(&self.plan);
         }
         self.keys.iter().fold(descriptor, |descriptor, (name, value)| descriptor.key(name, identified(value)))
     }

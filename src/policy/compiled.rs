@@ -170,7 +170,7 @@ impl CompiledPolicy {
     pub(crate) fn carrying(self, old: &Self, carried: Carried) -> Self {
         #[cfg(feature = "admin")]
         if carried.counts_rules {
-            let find = |rule: &CompiledRule| old.find_rule(*rule.id).map(|index| &old.rules[index as usize].reports);
+            let find = |rule: &CompiledRule| old.find_rule(rule.id).map(|index| &old.rules[index as usize].reports);
             self.rules.iter().for_each(|rule| rule.reports.count_like(find(rule)));
         }
         #[cfg(not(feature = "admin"))]
@@ -194,7 +194,7 @@ impl CompiledPolicy {
         }
         let mut is_used = false;
         for rule in &self.rules {
-            if let Some(quotas) = limits.tiers_for(*rule.id, rule.keys.counts_tenant) {
+            if let Some(quotas) = limits.tiers_for(rule.id, rule.keys.counts_tenant) {
                 self.own_tiers(rule, quotas)?;
                 is_used = true;
             }
