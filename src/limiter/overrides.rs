@@ -124,12 +124,17 @@ impl RateLimiter {
 
     /// Puts another policy in force, under the same overrides.
     pub(super) fn install(&self, policy: CompiledPolicy) {
-        let now = self.now();
+        // A clock of the application may call its limiter, so it is read outside of the lock, and
+        // only for a page.
+        #[cfg(feature = "admin")]
+        let last = self.inner.current.policy().carried.counts_rules.then(|| self.now());
+        #[cfg(not(feature = "admin"))]
+        let last = None;
         let mut replacing = self.inner.current.replacing.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.inner.current.policy();
         let carried = old.carried.clone();
         self.inner.current.set(policy.carrying(&old, carried));
-        *replacing = Replacements { set: replacing.set + 1, last: Some(now) };
+        *replacing = Replacements { set: replacing.set + 1, last };
     }
 
     /// The policy in force without the overrides that have ended, if `policy` has such. While

@@ -24,9 +24,9 @@ impl RateLimiter {
 
     /// The policy in force, and how it came to be.
     pub(crate) fn in_force(&self) -> (Arc<CompiledPolicy>, Replacements) {
+        let now = self.now();
         let replacing = self.inner.current.replacing.lock().unwrap_or_else(PoisonError::into_inner);
         let policy = self.inner.current.policy();
-        let now = self.now();
         let replacements = *replacing;
         drop(replacing);
         (self.without_expired(&policy, now).unwrap_or(policy), replacements)
