@@ -26,7 +26,7 @@ interop *args:
 
 # Start the axum server with examples/policy.yaml.
 serve policy="examples/policy.yaml":
-    cargo run --example server --features axum,metrics,watch -- {{policy}}
+    cargo run --example server --features admin,axum,metrics,watch -- {{policy}}
 
 # Check a policy file: what each rule does, and what can never act.
 check-policy policy="examples/policy.yaml":

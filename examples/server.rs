@@ -1,6 +1,7 @@
-//! An axum server with a policy file that is reloaded when it changes.
+//! An axum server with a policy file that is reloaded when it changes, and a page for
+//! operators at `/admin`.
 //!
-//! `cargo run --example server --features axum,metrics,watch [-- POLICY]`
+//! `cargo run --example server --features admin,axum,metrics,watch [-- POLICY]`
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -17,6 +18,7 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio::{net::TcpListener, time::timeout};
 use tower_ratelimit::{
     Headers, Policy, RateLimitLayer, RateLimiter, RequestHead, Tenant,
+    admin::Admin,
     policy_source::{FileSource, WatchHandle, WatchStatus},
     tenant::{self, TenantExtractor, TrustedProxies},
 };
@@ -40,7 +42,9 @@ async fn main() -> Result<(), Error> {
         .route("/v1/search", get(|| async { "results\n" }))
         .route("/login", post(|| async { "welcome\n" }))
         .layer(RateLimitLayer::new(limiter.clone()).tenant(caller()?).headers(Headers::ALL));
-    let app = limited.route(
+    // Outside of the layer: an operator is not limited.
+    let admin = Admin::new(limiter.clone()).watch(&watching);
+    let app = limited.route_service("/admin", admin).route(
         "/metrics",
         get(async move || {
             metrics.run_upkeep();

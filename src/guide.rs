@@ -21,6 +21,7 @@
 //! | combine it with other layers | [`layers`] |
 //! | limit gRPC | [`grpc`] |
 //! | run it in production: checklist, reload, drain | [`operating`] |
+//! | choose limits from an access log, look at a page, help a customer | [`operators`] |
 //! | watch it: metrics, alerts, log events | [`metrics`](mod@metrics) |
 //! | test code that is rate limited | [`testing`] |
 //! | decide what is served first, and shed the rest under overload | [`overload`] |
@@ -59,6 +60,7 @@ pages! {
     grpc "../docs/grpc.md"
     overload "../docs/overload.md"
     operating "../docs/operating.md"
+    operators "../docs/operators.md"
     metrics "../docs/metrics.md"
     testing "../docs/testing.md"
     troubleshooting "../docs/troubleshooting.md"

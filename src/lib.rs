@@ -55,6 +55,7 @@
 //!
 //! | feature | adds |
 //! |---|---|
+//! | `admin` | `admin::Admin`: a page for operators, and its JSON |
 //! | `axum` | reads axum's `MatchedPath`, `OriginalUri` and `ConnectInfo` |
 //! | `cli` | the binary `tower-ratelimit`, which checks and explains policies, and replays access logs under them |
 //! | `gossip` | `backend::split::Gossip`: shares that follow demand, without a store; builds zstd, which is C |
@@ -74,6 +75,8 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "admin")]
+pub mod admin;
 mod algorithm;
 pub mod backend;
 mod backoff;

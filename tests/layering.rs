@@ -33,7 +33,7 @@ const LAYERS: [&[&str]; 12] = [
     &["backend"],
     &["limiter"],
     &["backoff", "http", "policy_source"],
-    &["middleware", "retry"],
+    &["admin", "middleware", "retry"],
     &["testing"],
     &["guide"],
 ];

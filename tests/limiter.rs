@@ -10,6 +10,8 @@ mod calendar;
 mod keys;
 #[path = "limiter/matching.rs"]
 mod matching;
+#[path = "limiter/overrides.rs"]
+mod overrides;
 #[path = "limiter/quotas.rs"]
 mod quotas;
 #[path = "limiter/reentrancy.rs"]

@@ -210,6 +210,11 @@ pub trait Extension {
     fn instances(&self) -> u64 {
         1
     }
+
+    /// What operators should know of its state, each fact with its name.
+    fn state(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
 }
 
 /// Implements [`Backend`] by another backend, to which the expression leads.

@@ -31,7 +31,7 @@ pub use self::governor::Governor;
 #[cfg(feature = "governor")]
 #[doc(hidden)]
 pub use self::governor::Passed;
-#[cfg(test)]
+#[cfg(any(test, feature = "gossip"))]
 pub(crate) use self::memory::MAX_KEYS;
 #[cfg(feature = "redis")]
 pub(crate) use self::outcome::TierStates;

@@ -265,7 +265,7 @@ pub enum Verdict {
 ///
 /// | kind | HTTP | gRPC |
 /// |---|---|---|
-/// | `QuotaExceeded`, `Concurrency`, `Cooldown`, `QueueFull`, `NeverFits` | 429 | `RESOURCE_EXHAUSTED` |
+/// | `QuotaExceeded`, `Concurrency`, `Cooldown`, `QueueFull`, `NeverFits`, `Blocked` | 429 | `RESOURCE_EXHAUSTED` |
 /// | `BackendUnavailable`, `BackingOff`, `Overloaded` | 503 | `UNAVAILABLE` |
 /// | `MissingTenant` | 401 | `UNAUTHENTICATED` |
 /// | `AmbiguousTenant` | 400 | `INVALID_ARGUMENT` |
@@ -303,6 +303,9 @@ pub enum RateLimitedKind {
     /// The request can never be admitted: its cost is above a quota's capacity,
     /// or the limit is 0.
     NeverFits,
+    /// An operator has blocked the tenant for a while: see
+    /// [`RateLimiter::block`](crate::RateLimiter::block).
+    Blocked,
     /// No tenant was found, and the policy requires one.
     MissingTenant,
     /// The request names more than one tenant, such as by a header that is sent
@@ -327,9 +330,12 @@ impl RateLimitedKind {
     /// The status of the response.
     pub(crate) fn status(self) -> StatusCode {
         match self {
-            Self::QuotaExceeded | Self::Concurrency | Self::Cooldown | Self::QueueFull | Self::NeverFits => {
-                StatusCode::TOO_MANY_REQUESTS
-            }
+            Self::QuotaExceeded
+            | Self::Concurrency
+            | Self::Cooldown
+            | Self::QueueFull
+            | Self::NeverFits
+            | Self::Blocked => StatusCode::TOO_MANY_REQUESTS,
             Self::BackendUnavailable | Self::BackingOff | Self::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
             Self::MissingTenant => StatusCode::UNAUTHORIZED,
             Self::AmbiguousTenant => StatusCode::BAD_REQUEST,

@@ -119,6 +119,7 @@ impl fmt::Display for RateLimited {
             RateLimitedKind::NeverFits => "the request can never pass the rate limit",
             RateLimitedKind::MissingTenant => "no tenant to limit the request by",
             RateLimitedKind::AmbiguousTenant => "more than one tenant to limit the request by",
+            RateLimitedKind::Blocked => "the tenant is blocked",
             RateLimitedKind::InvalidTiers => "the tenant's own limits are invalid",
             RateLimitedKind::BackendUnavailable => "the rate limit could not be decided",
             RateLimitedKind::Misconfigured => "the rate limit is set up wrongly: the log says how",

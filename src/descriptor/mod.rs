@@ -11,7 +11,7 @@ pub(crate) mod grpc;
 mod priority;
 mod tenant;
 
-pub(crate) use self::descriptor::Key;
+pub(crate) use self::{descriptor::Key, tenant::TenantLimits};
 pub use self::{
     descriptor::{Deadline, Descriptor, MissingTenant},
     priority::Priority,

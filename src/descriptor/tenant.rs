@@ -63,13 +63,29 @@ pub enum TenantId<'a> {
     Address(IpAddr),
 }
 
+/// The same for the same name or address as long as the process lives.
+fn fingerprint(id: impl Hash) -> u64 {
+    static FINGERPRINT: LazyLock<RandomState> = LazyLock::new(RandomState::default);
+    FINGERPRINT.hash_one(id)
+}
+
+#[cfg(feature = "admin")]
+impl TenantId<'_> {
+    /// Of a name the fingerprint that `Debug` writes.
+    pub(crate) fn fingerprint(self) -> u64 {
+        match self {
+            Self::Name(name) => fingerprint(name),
+            Self::Address(address) => fingerprint(address),
+        }
+    }
+}
+
 impl fmt::Debug for TenantId<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        static FINGERPRINT: LazyLock<RandomState> = LazyLock::new(RandomState::default);
         match self {
             Self::Name(name) => {
                 let start: String = name.chars().take(4).collect();
-                write!(f, "{start:?}..{:016x}", FINGERPRINT.hash_one(name))
+                write!(f, "{start:?}..{:016x}", fingerprint(name))
             }
             Self::Address(address) => address.fmt(f),
         }
@@ -136,6 +152,18 @@ pub(crate) struct TenantLimits {
 
 impl TenantLimits {
     /// The tiers for a rule, where it has its own.
+    /// All tiers, each with its rule.
+    #[cfg(feature = "admin")]
+    pub(crate) fn all(&self) -> impl Iterator<Item = (Option<&str>, &[Quota])> {
+        let everywhere = self.everywhere.iter().map(|tiers| (None, tiers.as_slice()));
+        everywhere.chain(self.by_rule.iter().map(|(rule, tiers)| (Some(&**rule), tiers.as_slice())))
+    }
+
+    /// The rules that have tiers of their own.
+    pub(crate) fn rules(&self) -> impl Iterator<Item = &str> {
+        self.by_rule.iter().map(|(rule, _)| &**rule)
+    }
+
     pub(crate) fn tiers_for(&self, rule: &str, counts_per_tenant: bool) -> Option<&[Quota]> {
         let named = self.by_rule.iter().find(|(own, _)| **own == *rule).map(|(_, tiers)| tiers);
         named.or_else(|| self.everywhere.as_ref().filter(|_| counts_per_tenant)).map(Vec::as_slice)
@@ -202,6 +230,10 @@ impl Tenant {
         by_rule.retain(|(own, _)| *own != rule);
         by_rule.push((rule, tiers.into_iter().collect()));
         self
+    }
+
+    pub(crate) fn limits(&self) -> Option<&TenantLimits> {
+        self.limits.as_deref()
     }
 
     fn limits_mut(&mut self) -> &mut TenantLimits {
@@ -356,7 +388,7 @@ impl<'a> TenantRef<'a> {
     }
 
     pub(crate) fn limits(&self) -> Option<&TenantLimits> {
-        self.tenant()?.limits.as_deref()
+        self.tenant()?.limits()
     }
 
     pub(super) fn plan_name(&self) -> Option<&str> {

@@ -29,7 +29,7 @@ pub struct PeerAddr(
 
 /// The peer's address. A mapped IPv6 address becomes IPv4. An address that the
 /// application names comes first.
-pub(super) fn peer(request: &RequestHead<'_>) -> Option<IpAddr> {
+pub(crate) fn peer(request: &RequestHead<'_>) -> Option<IpAddr> {
     let extensions = request.extensions();
     if let Some(PeerAddr(address)) = extensions.get() {
         return Some(canonical_ip(address.ip()));

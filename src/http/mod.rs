@@ -53,6 +53,8 @@ mod protocol;
 mod request_head;
 pub mod tenant;
 
+#[cfg(feature = "admin")]
+pub(crate) use self::address::peer;
 pub(crate) use self::describe::may_have_content;
 pub(crate) use self::tenant::TenantExtractor;
 pub use self::{describe::Http, protocol::Protocol, request_head::RequestHead};

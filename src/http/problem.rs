@@ -162,6 +162,7 @@ pub(super) fn detail(kind: RateLimitedKind) -> &'static str {
         RateLimitedKind::MissingTenant => "The request does not identify its tenant.",
         RateLimitedKind::AmbiguousTenant => "The request names more than one tenant.",
         RateLimitedKind::Misconfigured => "The rate limit is set up wrongly: the log says how.",
+        RateLimitedKind::Blocked => "The tenant is blocked for a while.",
         RateLimitedKind::InvalidTiers => "The limits of the tenant are invalid.",
         RateLimitedKind::NoRuntime => "The rate limiter has no timer to wait by.",
     }

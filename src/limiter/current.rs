@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::stats::{Counters, Totals};
-use crate::policy::CompiledPolicy;
+use crate::{policy::CompiledPolicy, time::Timestamp};
 
 /// The policy in force, and the counters of each thread.
 ///
@@ -25,8 +25,18 @@ pub(super) struct Current {
     pub(super) id: u64,
     version: AtomicU64,
     policy: RwLock<Arc<CompiledPolicy>>,
+    /// Held by whoever replaces the policy, or what it carries.
+    pub(super) replacing: Mutex<Replacements>,
     /// Of every thread, and the sums of those that have ended.
     counters: Mutex<(Vec<Arc<Counters>>, Totals)>,
+}
+
+/// How often a policy was set, and when last.
+#[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(not(feature = "admin"), allow(dead_code, reason = "a page for operators shows it"))]
+pub(crate) struct Replacements {
+    pub(crate) set: u64,
+    pub(crate) last: Option<Timestamp>,
 }
 
 /// The most limiters that a thread remembers beside the last one.
@@ -62,6 +72,7 @@ impl Current {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             version: AtomicU64::new(0),
             policy: RwLock::new(Arc::new(policy)),
+            replacing: Mutex::default(),
             counters: Mutex::default(),
         }
     }

@@ -28,7 +28,7 @@ use crate::{
     descriptor::{Descriptor, TenantRef},
     observe::{RequestResult, count_shed},
     overload::Overload,
-    policy::{Resolved, Unidentified},
+    policy::{Resolved, Unidentified, UnusableTiers},
     time::{Timestamp, nanos},
 };
 
@@ -141,6 +141,8 @@ impl RateLimiter {
         descriptor: &Descriptor<'_>,
         decision: &mut Decision,
     ) -> Decided {
+        let renewed = self.without_expired(immediate.snapshot.policy, immediate.now);
+        let immediate = immediate.under(renewed.as_ref());
         let Immediate { snapshot, now, options: &options, .. } = immediate;
         let policy = &**snapshot.policy;
         policy.resolve(descriptor, |Resolved { enforced, shadows, unidentified }| {
@@ -207,16 +209,17 @@ impl RateLimiter {
 #[cold]
 fn reject_unidentified(
     snapshot: PolicySnapshot<'_>,
-    Unidentified { rule, kind, priority, error }: Unidentified<'_>,
+    Unidentified { rule, kind, priority, reason }: Unidentified<'_>,
     now: Timestamp,
     options: AttemptOptions,
     decision: &mut Decision,
 ) {
-    decision.reject(kind, now, None);
+    let blocked_until = if let Some(UnusableTiers::Blocked(until)) = reason { Some(*until) } else { None };
+    decision.reject(kind, now, blocked_until.map(|until| nanos(until.saturating_since(now))));
     if options.peeks() {
         return;
     }
-    if let Some(error) = error {
+    if let Some(UnusableTiers::Invalid(error)) = reason {
         observe::invalid_tiers(rule, error, now);
     }
     observe::record(snapshot.counters, Some((rule, priority)), RequestResult::Rejected, decision, now);

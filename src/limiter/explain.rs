@@ -43,8 +43,9 @@ impl RateLimiter {
     /// # }
     /// ```
     pub async fn explain(&self, descriptor: &Descriptor<'_>) -> Explanation {
-        let rules = self.inner.current.with(|snapshot| snapshot.policy.explain(descriptor));
-        Explanation { rules, decision: self.peek(descriptor).await }
+        let policy = self.inner.current.policy();
+        let policy = self.without_expired(&policy, self.now()).unwrap_or(policy);
+        Explanation { rules: policy.explain(descriptor), decision: self.peek(descriptor).await }
     }
 }
 
@@ -124,7 +125,7 @@ impl fmt::Display for Explanation {
 }
 
 /// Such as `100 per 1m by token-bucket with a burst of 20`.
-fn words(quota: &Quota) -> String {
+pub(crate) fn words(quota: &Quota) -> String {
     let (limit, algorithm) = (quota.limit(), quota.counted_by());
     if algorithm == Algorithm::Concurrency {
         return format!("{limit} in flight");

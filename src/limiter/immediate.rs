@@ -10,6 +10,8 @@
 //!
 //! Invariant: it charges all of a request, or nothing.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::{
@@ -25,6 +27,7 @@ use crate::{
     backend::{Charge, Outcome, TierState},
     decision::Decision,
     observe::RequestResult,
+    policy::CompiledPolicy,
     time::Timestamp,
 };
 
@@ -37,7 +40,13 @@ pub(super) struct Immediate<'a> {
     pub(super) options: &'a AttemptOptions,
 }
 
-impl Immediate<'_> {
+impl<'a> Immediate<'a> {
+    /// Under another policy, if there is one.
+    pub(super) fn under(self, policy: Option<&'a Arc<CompiledPolicy>>) -> Self {
+        let policy = policy.unwrap_or(self.snapshot.policy);
+        Self { snapshot: PolicySnapshot { policy, ..self.snapshot }, ..self }
+    }
+
     /// Whether a request that is admitted now is also sent now, and keeps nothing but a
     /// permit: no key cools down. The holder of a permit also keeps to the resume
     /// schedules of its keys. By leased units neither a permit is made, nor is the fallback

@@ -19,12 +19,15 @@ mod grant;
 mod immediate;
 mod lease;
 mod observe;
+mod overrides;
 mod permit;
 mod queue;
 mod reservation;
 mod shadow;
 mod state;
 mod stats;
+#[cfg(feature = "admin")]
+mod status;
 mod top;
 mod upstream;
 mod wait;
@@ -36,6 +39,8 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::ready;
 
+#[cfg(feature = "admin")]
+pub(crate) use self::explain::words;
 pub use self::{
     adaptive_limit::AdaptiveLimitStatus, builder::RateLimiterBuilder, explain::Explanation, permit::Permit,
     state::RateLimiter, stats::Stats, upstream::AdaptiveRateStatus,
@@ -313,7 +318,7 @@ impl RateLimiter {
     ///
     /// If the policy is invalid; then the old one stays in force.
     pub fn set_policy(&self, policy: impl Into<Policy>) -> Result<(), ConfigError> {
-        self.inner.current.set(CompiledPolicy::new(policy.into())?);
+        self.install(CompiledPolicy::new(policy.into())?);
         self.inner.first_requests.restart(&self.policy());
         self.inner.queues.call_all();
         self.check_policy();

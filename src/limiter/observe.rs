@@ -51,13 +51,13 @@ pub(super) fn record<'a>(
     now: Timestamp,
 ) {
     counters.count(result);
-    #[cfg(feature = "metrics")]
+    #[cfg(any(feature = "admin", feature = "metrics"))]
     {
         for (rule, priority) in rules.clone() {
             // A rejection counts only for the rules that rejected.
             let own = result != RequestResult::Rejected || decision.tiers().is_empty() || violates(decision, rule);
             if own {
-                rule.reports.counters.count(rule.id, result, priority);
+                rule.reports.count(rule.id, result, priority);
             }
         }
     }
@@ -113,7 +113,7 @@ fn rejection_event(decision: &Decision) -> &'static str {
     }
 }
 
-#[cfg(any(feature = "tracing", feature = "metrics"))]
+#[cfg(any(feature = "admin", feature = "tracing", feature = "metrics"))]
 fn violates(decision: &Decision, rule: &CompiledRule) -> bool {
     decision.tiers().iter().any(|tier| tier.rule == rule.id && tier.violated)
 }
@@ -155,8 +155,8 @@ pub(super) fn shadow(
     let (rule, is_allowed) = (charge.rule, decision.is_allowed());
     let result = if is_allowed { RequestResult::ShadowAllowed } else { RequestResult::ShadowRejected };
     counters.count(result);
-    #[cfg(feature = "metrics")]
-    rule.reports.counters.count(rule.id, result, charge.priority);
+    #[cfg(any(feature = "admin", feature = "metrics"))]
+    rule.reports.count(rule.id, result, charge.priority);
     #[cfg(feature = "tracing")]
     if !is_allowed && let Some(suppressed) = rule.reports.rejections.allow(now) {
         let tenant = charge.tenant().map(tracing::field::debug);
@@ -178,8 +178,8 @@ pub(super) fn waited(time: Duration) {
 /// Counts a request for these rules too, which did not decide it.
 #[inline]
 pub(super) fn record_also<'a>(rules: impl IntoIterator<Item = RuleAndPriority<'a>>, result: RequestResult) {
-    #[cfg(feature = "metrics")]
-    rules.into_iter().for_each(|(rule, priority)| rule.reports.counters.count(rule.id, result, priority));
+    #[cfg(any(feature = "admin", feature = "metrics"))]
+    rules.into_iter().for_each(|(rule, priority)| rule.reports.count(rule.id, result, priority));
 }
 
 /// A number of this limiter, and its share of a gauge of the process. The gauge

@@ -5,11 +5,16 @@
 //! installed after the policy was built, and kept, so no label is built twice.
 
 use std::sync::OnceLock;
+#[cfg(feature = "admin")]
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use super::facade::metrics;
 #[cfg(feature = "tracing")]
 use super::log_limiter::LogLimiter;
-#[cfg(feature = "metrics")]
+#[cfg(any(feature = "admin", feature = "metrics"))]
 use crate::descriptor::Priority;
 
 /// How a request was decided.
@@ -49,8 +54,11 @@ impl RequestResult {
 /// What is reported of one rule.
 #[derive(Debug, Default)]
 pub(crate) struct RuleReports {
+    /// Only where a page shows them.
+    #[cfg(feature = "admin")]
+    totals: OnceLock<Arc<RuleTotals>>,
     #[cfg(feature = "metrics")]
-    pub(crate) counters: RuleCounters,
+    counters: RuleCounters,
     #[cfg(feature = "tracing")]
     pub(crate) rejections: LogLimiter,
     #[cfg(feature = "tracing")]
@@ -61,14 +69,48 @@ pub(crate) struct RuleReports {
     pub(crate) upgrade: OnceLock<()>,
 }
 
+impl RuleReports {
+    /// Counts a request.
+    #[cfg(any(feature = "admin", feature = "metrics"))]
+    #[inline]
+    pub(crate) fn count(&self, rule: &'static str, result: RequestResult, priority: Priority) {
+        #[cfg(feature = "admin")]
+        if let Some(RuleTotals(totals)) = self.totals.get().map(|totals| &**totals) {
+            totals[result as usize].fetch_add(1, Ordering::Relaxed);
+        }
+        #[cfg(feature = "metrics")]
+        self.counters.count(rule, result, priority);
+        #[cfg(not(feature = "metrics"))]
+        let _ = (rule, priority);
+    }
+}
+
+/// The requests of one rule, by result.
+#[cfg(feature = "admin")]
+#[derive(Debug, Default)]
+struct RuleTotals([AtomicU64; RequestResult::COUNT]);
+
+#[cfg(feature = "admin")]
+impl RuleReports {
+    /// Counts from now on, or goes on where an earlier form of the rule has counted.
+    pub(crate) fn count_like(&self, earlier: Option<&Self>) {
+        self.totals.get_or_init(|| earlier.and_then(|earlier| earlier.totals.get()).cloned().unwrap_or_default());
+    }
+
+    /// The requests of the rule so far, by result; none where nothing counts them.
+    pub(crate) fn total(&self, result: RequestResult) -> u64 {
+        self.totals.get().map_or(0, |totals| totals.0[result as usize].load(Ordering::Relaxed))
+    }
+}
+
 /// The metrics of one rule's requests.
 #[cfg(feature = "metrics")]
 #[derive(Debug, Default)]
-pub(crate) struct RuleCounters([[OnceLock<metrics::Counter>; RequestResult::COUNT]; Priority::ALL.len()]);
+struct RuleCounters([[OnceLock<metrics::Counter>; RequestResult::COUNT]; Priority::ALL.len()]);
 
 #[cfg(feature = "metrics")]
 impl RuleCounters {
-    pub(crate) fn count(&self, rule: &'static str, result: RequestResult, priority: Priority) {
+    fn count(&self, rule: &'static str, result: RequestResult, priority: Priority) {
         let labels = || [("rule", rule), ("result", result.as_str()), ("priority", priority.as_str())];
         let counter = self.0[priority as usize][result as usize]
             .get_or_init(|| metrics::counter!("rate_limiting.requests", &labels()));

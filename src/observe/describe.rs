@@ -25,7 +25,7 @@ const COUNTERS: [(&str, &str); 13] = [
     ),
 ];
 
-const GAUGES: [(&str, Unit, &str); 9] = [
+const GAUGES: [(&str, Unit, &str); 12] = [
     ("rate_limiting.queued_requests", Unit::Count, "Requests that wait."),
     ("rate_limiting.active_permits", Unit::Count, "Admitted requests that keep a lease."),
     ("rate_limiting.keys", Unit::Count, "Counters in this process."),

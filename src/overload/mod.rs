@@ -17,6 +17,8 @@ mod signal;
 
 use std::{fmt, sync::Arc, time::Duration};
 
+#[cfg(feature = "admin")]
+pub(crate) use self::shedder::Readings;
 pub use self::signal::LoadSignal;
 use self::signal::Named;
 #[cfg(feature = "serde")]

@@ -46,6 +46,16 @@ pub(crate) struct Shedder {
     reported: Reported,
 }
 
+/// What operators see of it.
+#[cfg(feature = "admin")]
+#[derive(Debug)]
+pub(crate) struct Readings {
+    /// The part of the requests that is shed.
+    pub(crate) fraction: f64,
+    /// The name, threshold and value of each signal; no value of one that fails.
+    pub(crate) signals: Vec<(String, f64, Option<f64>)>,
+}
+
 impl Shedder {
     /// Counts a request. If it is to be shed, returns after how many nanoseconds it may come
     /// again.
@@ -65,6 +75,18 @@ impl Shedder {
         }
         let below = self.below[priority as usize].fetch_add(1, Ordering::Relaxed);
         (below % PASSING != PASSING - 1).then(|| RETRY_AFTER + draw(RETRY_AFTER))
+    }
+
+    /// What the signals say now.
+    #[cfg(feature = "admin")]
+    pub(crate) fn readings(&self, overload: &Overload) -> Readings {
+        let fraction = self.controller.lock().unwrap_or_else(std::sync::PoisonError::into_inner).fraction();
+        let read = |watched: &Watched| {
+            let Watched { signal, threshold } = watched;
+            let value = self.error_of(watched).map(|(error, _)| (error + 1.0) * threshold);
+            (signal.name().to_owned(), *threshold, value)
+        };
+        Readings { fraction, signals: overload.signals.iter().map(read).collect() }
     }
 
     /// Reads the signals, if it is time and no other thread does.

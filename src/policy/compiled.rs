@@ -21,6 +21,7 @@ use super::{
     adaptive_rate::RateSteps,
     choices::{FailureMode, Messages},
     matcher::Matcher,
+    overrides::Overrides,
     pattern::ParameterPosition,
     policy::Policy,
     rule::{Match, Rule},
@@ -31,12 +32,12 @@ use super::{
 };
 use crate::{
     decision::RuleName,
-    descriptor::{Descriptor, Priority, TenantId, TenantRef},
+    descriptor::{Descriptor, Priority, TenantId, TenantLimits, TenantRef},
     error::{BackendErrorKind, ConfigError},
     fingerprint::{Fingerprint, Scope},
     observe::RuleReports,
     quota::Quota,
-    time::nanos,
+    time::{Timestamp, nanos},
 };
 
 /// A policy made ready for deciding.
@@ -72,6 +73,32 @@ pub(crate) struct CompiledPolicy {
     /// The instances among which limits are divided that no `local_share` divides; `None`
     /// where there are none.
     pub(crate) divided_by: Option<u64>,
+    pub(crate) carried: Carried,
+}
+
+/// What a policy takes over from the one that it replaces.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Carried {
+    /// What operators have set for single tenants.
+    pub(crate) overrides: Option<Arc<Overrides>>,
+    /// When the first of them ends.
+    pub(crate) first_end: Option<Timestamp>,
+    /// Whether the requests of each rule are counted.
+    #[cfg(feature = "admin")]
+    pub(crate) counts_rules: bool,
+}
+
+impl Carried {
+    /// The overrides that have not ended.
+    pub(crate) fn overrides_at(&self, now: Timestamp) -> Overrides {
+        let mut overrides = self.overrides.as_deref().cloned().unwrap_or_default();
+        overrides.remove_expired(now);
+        overrides
+    }
+
+    pub(crate) fn with_overrides(self, overrides: Overrides) -> Self {
+        Self { first_end: overrides.first_end(), overrides: overrides.shared(), ..self }
+    }
 }
 
 impl CompiledPolicy {
@@ -106,6 +133,7 @@ impl CompiledPolicy {
             plan_priorities,
             tenant_priorities,
             has_exempt: enabled().any(|rule| rule.exempt),
+            carried: Carried::default(),
             rules,
             policy: Arc::new(policy),
         })
@@ -120,9 +148,59 @@ impl CompiledPolicy {
         let share = 1.0 / instances.max(1) as f64;
         let following = divided.rules.iter_mut().filter(|rule| rule.follows_instances());
         following.for_each(|rule| rule.local_share = Some(share));
-        let mut compiled = Self::new(divided)?;
-        compiled.rules.iter_mut().zip(&self.rules).for_each(|(rule, own)| rule.version = own.version);
-        Ok(Self { policy: Arc::clone(&self.policy), divided_by: Some(instances), ..compiled })
+        let compiled = Self { divided_by: Some(instances), ..Self::new(divided)? };
+        Ok(compiled.in_place_of(self).carrying(self, self.carried.clone()))
+    }
+
+    /// The same policy with something else that it carries.
+    pub(crate) fn with(&self, carried: Carried) -> Result<Self, ConfigError> {
+        let compiled = match self.divided_by {
+            Some(instances) if instances > 1 => self.divided_by(instances)?,
+            divided_by => Self { divided_by, ..Self::new((*self.policy).clone())? },
+        };
+        Ok(compiled.in_place_of(self).carrying(self, carried))
+    }
+
+    /// What is kept of the charges of `old`, another form of this policy, stays valid.
+    fn in_place_of(mut self, old: &Self) -> Self {
+        self.rules.iter_mut().zip(&old.rules).for_each(|(rule, own)| rule.version = own.version);
+        Self { policy: Arc::clone(&old.policy), ..self }
+    }
+
+    /// Takes over what stays when `old` is replaced.
+    pub(crate) fn carrying(self, old: &Self, carried: Carried) -> Self {
+        #[cfg(feature = "admin")]
+        if carried.counts_rules {
+            let find = |rule: &CompiledRule| old.find_rule(rule.id).map(|index| &old.rules[index as usize].reports);
+            self.rules.iter().for_each(|rule| rule.reports.count_like(find(rule)));
+        }
+        #[cfg(not(feature = "admin"))]
+        let _ = old;
+        // Requests then differ in more than a counter.
+        let uniform = self.uniform.filter(|_| carried.overrides.is_none());
+        Self { uniform, carried, ..self }
+    }
+
+    /// Whether an override has ended.
+    pub(crate) fn has_expired(&self, now: Timestamp) -> bool {
+        self.carried.first_end.is_some_and(|end| end <= now)
+    }
+
+    /// Fails if a rule cannot have the tiers that a tenant brings, or none would.
+    pub(crate) fn check_limits(&self, limits: Option<&TenantLimits>) -> Result<(), ConfigError> {
+        let limits = limits.ok_or_else(|| ConfigError::new("tiers", "the tenant carries none"))?;
+        let unknown = limits.rules().find(|id| self.find_rule(id).is_none());
+        if let Some(rule) = unknown {
+            return Err(ConfigError::new("tiers", "the policy has no such rule, or it is disabled").with_value(rule));
+        }
+        let mut is_used = false;
+        for rule in &self.rules {
+            if let Some(quotas) = limits.tiers_for(rule.id, rule.keys.counts_tenant) {
+                self.own_tiers(rule, quotas)?;
+                is_used = true;
+            }
+        }
+        if is_used { Ok(()) } else { Err(ConfigError::new("tiers", "no rule counts by tenant")) }
     }
 
     /// How much a request matters, whatever its rules: as it says, its tenant, or the highest

@@ -128,11 +128,17 @@ impl Lookup<'_> {
             MissingIdentity::Rejected(RateLimitedKind::InvalidTiers) => {
                 "rejects the request: its tenant's tiers are invalid".into()
             }
+            MissingIdentity::Rejected(RateLimitedKind::Blocked) => {
+                "rejects the request: an operator has blocked its tenant".into()
+            }
             MissingIdentity::Rejected(_) => "rejects the request: it lacks a tenant or a key".into(),
         })?;
         let mut patterns = rule.options.matches.paths.iter().chain(&rule.options.matches.routes);
         let Some(charge) = charges.first() else { return Err("charges nothing".into()) };
-        let own = charge.own.map(|_| "the tenant itself".into());
+        let overrides = self.policy.carried.overrides.as_deref();
+        let is_overridden = overrides.is_some_and(|overrides| self.overridden(overrides, found).is_some());
+        let source = if is_overridden { "an override by an operator" } else { "the tenant itself" };
+        let own = charge.own.map(|_| source.into());
         Ok(ChargeExplanation {
             pattern: patterns.nth(found.pattern.into()).cloned(),
             cost: charge.cost,

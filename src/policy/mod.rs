@@ -17,6 +17,7 @@ mod forms;
 mod identity;
 mod matcher;
 mod networks;
+mod overrides;
 mod pattern;
 #[allow(clippy::module_inception, reason = "the file of the type that the module is named for")]
 mod policy;
@@ -32,6 +33,8 @@ use crate::headers::statuses;
 
 #[cfg(test)]
 pub(crate) use self::adaptive_rate::per_second;
+#[cfg(feature = "admin")]
+pub(crate) use self::compiled::Carried;
 #[cfg(feature = "watch")]
 pub(crate) use self::validate::check_instances;
 pub(crate) use self::{
@@ -41,7 +44,8 @@ pub(crate) use self::{
     compiled::{CompiledPolicy, CompiledRule},
     explain::RuleExplanation,
     networks::{Networks, addresses},
-    resolve::{Resolved, Unidentified},
+    overrides::Overrides,
+    resolve::{Resolved, Unidentified, UnusableTiers},
 };
 pub use self::{
     adaptive_rate::AdaptiveRate,

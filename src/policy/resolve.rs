@@ -10,15 +10,18 @@ use super::{
     compiled::{CompiledPolicy, CompiledRule},
     identity::{MissingIdentity, combine},
     matcher::{PatternMatch, PatternMatches},
+    overrides::Overrides,
     pattern,
     rule_keys::Selection,
     spelling::Spelling,
-    tiers::OwnTiers,
+    tiers::{OwnTiers, is_within},
 };
 use crate::{
     decision::RateLimitedKind,
     descriptor::{Descriptor, Key, MissingTenant, Priority, TenantId, TenantRef},
     error::ConfigError,
+    quota::Quota,
+    time::Timestamp,
 };
 
 /// What a request is charged: one charge for each rule that applies.
@@ -36,8 +39,26 @@ pub(crate) struct Unidentified<'a> {
     pub(crate) rule: &'a CompiledRule,
     pub(crate) kind: RateLimitedKind,
     pub(crate) priority: Priority,
-    /// Why the tenant's own tiers are invalid.
-    pub(crate) error: Option<&'a ConfigError>,
+    /// Why the tenant has no tiers, where that is why.
+    pub(crate) reason: Option<&'a UnusableTiers>,
+}
+
+/// Why a rule rejects a tenant whatever was used.
+#[derive(Debug)]
+pub(crate) enum UnusableTiers {
+    /// The tiers that the tenant brings are invalid.
+    Invalid(ConfigError),
+    /// An operator has blocked the tenant until then.
+    Blocked(Timestamp),
+}
+
+impl UnusableTiers {
+    fn kind(&self) -> RateLimitedKind {
+        match self {
+            Self::Invalid(_) => RateLimitedKind::InvalidTiers,
+            Self::Blocked(_) => RateLimitedKind::Blocked,
+        }
+    }
 }
 
 impl CompiledPolicy {
@@ -86,13 +107,13 @@ impl CompiledPolicy {
             match lookup.charge(rule, *found, &extra, charges) {
                 Ok(()) => {}
                 Err(MissingIdentity::Rejected(kind)) if !rule.options.shadow => {
-                    let error = || extra.own_tiers(rule)?.err();
+                    let reason = || extra.own_tiers(rule)?.err();
                     let priority = || lookup.priority(rule, *found);
                     resolved.unidentified.get_or_insert_with(|| Unidentified {
                         rule,
                         kind,
                         priority: priority(),
-                        error: error(),
+                        reason: reason(),
                     });
                 }
                 Err(_) => {}
@@ -280,6 +301,19 @@ impl<'a> Lookup<'a> {
         tenant.filter(|id| is_certain || !rule.tier_sets.favors(*id))
     }
 
+    /// What an operator has set for the request's tenant under a rule. Tiers that favor it
+    /// need a tenant that a router sees, too.
+    pub(super) fn overridden<'o>(&self, overrides: &'o Overrides, found: PatternMatch) -> Option<Overridden<'o>> {
+        let rule = self.rule(found);
+        let own = overrides.get(self.tenant(rule, found)?)?;
+        if let Some(until) = own.blocked_until {
+            return Some(Overridden::Blocked(until));
+        }
+        let quotas = own.limits()?.tiers_for(rule.id, rule.keys.counts_tenant)?;
+        let is_certain = rule.options.tenant_param.is_none() || self.is_as_sent(found);
+        (is_certain || is_within(quotas, &rule.options.tiers)).then_some(Overridden::Tiers(quotas))
+    }
+
     /// Adds the charge of a rule that matches. `Err` if it charges nothing: the request is
     /// unlimited, or rejected. The tiers that a tenant brings come before an exception for
     /// the tenant, and that before one for any of the keys.
@@ -294,7 +328,7 @@ impl<'a> Lookup<'a> {
         let (descriptor, tenant) = (self.descriptor, self.tenant(rule, found));
         let counted = rule.identify(tenant, descriptor, || extra.name(rule))?;
         let own = match extra.own_tiers(rule) {
-            Some(Err(_)) => return Err(MissingIdentity::Rejected(RateLimitedKind::InvalidTiers)),
+            Some(Err(reason)) => return Err(MissingIdentity::Rejected(reason.kind())),
             own => own.and_then(Result::ok),
         };
         let ids = || rule.identities(self.excepted(rule, found, tenant), descriptor);
@@ -321,18 +355,35 @@ impl<'a> Lookup<'a> {
     }
 }
 
+/// What an operator has set for a tenant.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Overridden<'o> {
+    Blocked(Timestamp),
+    Tiers(&'o [Quota]),
+}
+
+impl<'o> Overridden<'o> {
+    fn quotas(self) -> Option<&'o [Quota]> {
+        match self {
+            Self::Tiers(quotas) => Some(quotas),
+            Self::Blocked(_) => None,
+        }
+    }
+}
+
 /// What charges of few requests borrow, with the index of its rule: names of several keys
 /// together, and the tiers that tenants bring.
 #[derive(Debug, Default)]
 pub(super) struct Extra {
     names: Vec<(usize, String)>,
-    own: Vec<(usize, Result<Arc<OwnTiers>, ConfigError>)>,
+    own: Vec<(usize, Result<Arc<OwnTiers>, UnusableTiers>)>,
 }
 
 impl Extra {
     pub(super) fn new(lookup: &Lookup<'_>, matching: &[PatternMatch]) -> Self {
         let (mut extra, limits) = (Self::default(), lookup.descriptor.tenant_limits());
-        if limits.is_none() && !lookup.policy.combines_keys {
+        let overrides = lookup.policy.carried.overrides.as_deref();
+        if limits.is_none() && overrides.is_none() && !lookup.policy.combines_keys {
             return extra;
         }
         for found in matching {
@@ -341,8 +392,16 @@ impl Extra {
                 let name = combine(&rule.keys, lookup.tenant(rule, *found), lookup.descriptor);
                 extra.names.extend(name.map(|name| (rule.index, name)));
             }
-            if let Some(quotas) = limits.and_then(|limits| limits.tiers_for(rule.id, rule.keys.counts_tenant)) {
-                extra.own.push((rule.index, lookup.policy.own_tiers(rule, quotas)));
+            let overridden = overrides.and_then(|overrides| lookup.overridden(overrides, *found));
+            if let Some(Overridden::Blocked(until)) = overridden {
+                extra.own.push((rule.index, Err(UnusableTiers::Blocked(until))));
+                continue;
+            }
+            let by_operator = overridden.and_then(Overridden::quotas);
+            let quotas = || limits.and_then(|limits| limits.tiers_for(rule.id, rule.keys.counts_tenant));
+            if let Some(quotas) = by_operator.or_else(quotas) {
+                let own = lookup.policy.own_tiers(rule, quotas).map_err(UnusableTiers::Invalid);
+                extra.own.push((rule.index, own));
             }
         }
         extra
@@ -353,7 +412,7 @@ impl Extra {
     }
 
     /// The tiers that the tenant brings for a rule.
-    fn own_tiers(&self, rule: &CompiledRule) -> Option<Result<&Arc<OwnTiers>, &ConfigError>> {
+    fn own_tiers(&self, rule: &CompiledRule) -> Option<Result<&Arc<OwnTiers>, &UnusableTiers>> {
         self.own.iter().find(|(index, _)| *index == rule.index).map(|(_, own)| own.as_ref())
     }
 }

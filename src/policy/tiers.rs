@@ -341,7 +341,7 @@ impl TierSets {
 
 /// Whether each of a rule's `own` tiers has a counterpart among `tiers` that is no
 /// higher, so that those admit nothing more.
-fn is_within(tiers: &[Quota], own: &[Quota]) -> bool {
+pub(super) fn is_within(tiers: &[Quota], own: &[Quota]) -> bool {
     let is_counterpart = |tier: &Quota, own: &Quota| {
         tier.counter() == own.counter() && tier.limit() <= own.limit() && tier.capacity() <= own.capacity()
     };

@@ -147,6 +147,12 @@ impl WatchHandle {
         self.status.borrow().clone()
     }
 
+    /// Sees every later status.
+    #[cfg(feature = "admin")]
+    pub(crate) fn subscribe(&self) -> watch::Receiver<WatchStatus> {
+        self.status.clone()
+    }
+
     /// Waits until `condition` holds for the status. `None` if the watch has
     /// stopped: the runtime has ended, or the source has panicked.
     ///

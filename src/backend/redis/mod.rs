@@ -331,6 +331,16 @@ impl Extension for Redis {
     fn instances(&self) -> u64 {
         self.levels.dispatcher.pools.instances.get()
     }
+
+    fn state(&self) -> Vec<(&'static str, String)> {
+        let RedisStats { open, memory_lost, instances } = self.stats();
+        let breaker = if open { "open" } else { "closed" };
+        vec![
+            ("circuit breaker", breaker.to_owned()),
+            ("data losses", memory_lost.to_string()),
+            ("instances that lease", instances.to_string()),
+        ]
+    }
 }
 
 impl fmt::Debug for Redis {

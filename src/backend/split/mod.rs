@@ -222,4 +222,8 @@ impl Extension for Split {
     fn engine(&self) -> Option<InProcess> {
         Some(InProcess::shares(&self.engine))
     }
+
+    fn state(&self) -> Vec<(&'static str, String)> {
+        vec![("share", format!("{:.4}", self.share().fraction()))]
+    }
 }

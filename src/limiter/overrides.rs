@@ -1,0 +1,155 @@
+//! How the policy in force is replaced: by another one, or by the same with other overrides
+//! of tenants ([`RateLimiter::override_tiers`], [`RateLimiter::block`]).
+//!
+//! It decides nothing: `policy` knows what an override means. Invariant: replacements follow
+//! each other, so that none undoes what another has set.
+
+use std::{
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
+
+use super::{current::Replacements, state::RateLimiter};
+use crate::{
+    descriptor::{Tenant, TenantId},
+    error::ConfigError,
+    policy::{CompiledPolicy, Overrides},
+    time::Timestamp,
+};
+
+impl RateLimiter {
+    /// Gives a tenant other tiers for a while, on this instance. They come before all others:
+    /// those that the tenant brings, and those of the policy for it, its plan, and everyone.
+    ///
+    /// The tenant carries them: [`Tenant::tiers`] for each rule that counts by tenant,
+    /// [`Tenant::tiers_for`] for one rule. Its plan and priority are ignored. They replace
+    /// those of an earlier override, and keep what was used, as a reload does. A
+    /// [`set_policy`](Self::set_policy), or a watch of its source, leaves them in force until
+    /// they end, by the limiter's clock. If they do not suit a later policy, the tenant's
+    /// requests are rejected with the kind
+    /// [`InvalidTiers`](crate::RateLimitedKind::InvalidTiers).
+    ///
+    /// Where a path names the tenant (`tenant_from`), tiers above the rule's own count only
+    /// for paths in the spelling that a router matches.
+    ///
+    /// # Errors
+    ///
+    /// If the tiers are invalid, if no rule would use them, or if 1,024 tenants have overrides.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{Descriptor, Quota, RateLimiter, Tenant};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_ratelimit::ConfigError> {
+    /// let limiter = RateLimiter::new(Quota::per_hour(1))?;
+    /// limiter.override_tiers(Tenant::new("acme").tiers([Quota::per_hour(3)]), Duration::from_secs(600))?;
+    ///
+    /// let request = Descriptor::new("/export").tenant("acme");
+    /// assert_eq!(limiter.check(&request).await.remaining(), Some(2));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn override_tiers(&self, tenant: Tenant, ttl: Duration) -> Result<(), ConfigError> {
+        self.change_overrides(|overrides, policy, now| {
+            policy.check_limits(tenant.limits())?;
+            overrides.set_tiers(tenant, now.saturating_add(ttl))
+        })
+    }
+
+    /// Rejects all requests of a tenant for a while, on this instance, with the kind
+    /// [`Blocked`](crate::RateLimitedKind::Blocked). Requests that no enforced rule applies to
+    /// pass, as do those that wait already.
+    ///
+    /// An address is blocked as the layer counts it: an IPv6 one by its network, such as
+    /// `2001:db8::` for its /64.
+    ///
+    /// # Errors
+    ///
+    /// If 1,024 tenants have overrides, or if the name is longer than 1,024 bytes.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{Descriptor, Quota, RateLimitedKind, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_ratelimit::ConfigError> {
+    /// let limiter = RateLimiter::new(Quota::per_hour(100))?;
+    /// limiter.block("mallory", Duration::from_secs(600))?;
+    ///
+    /// let rejected = limiter.check(&Descriptor::new("/export").tenant("mallory")).await;
+    /// assert_eq!(rejected.rejection(), Some(RateLimitedKind::Blocked));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn block(&self, tenant: impl Into<Tenant>, ttl: Duration) -> Result<(), ConfigError> {
+        let tenant = tenant.into();
+        self.change_overrides(|overrides, _, now| overrides.block(&tenant, now.saturating_add(ttl)))
+    }
+
+    /// Ends what [`override_tiers`](Self::override_tiers) and [`block`](Self::block) have set
+    /// for a tenant. Returns whether there was anything.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{Quota, RateLimiter, descriptor::TenantId};
+    ///
+    /// let limiter = RateLimiter::new(Quota::per_hour(100))?;
+    /// limiter.block("mallory", Duration::from_secs(600))?;
+    /// assert!(limiter.lift_overrides(TenantId::Name("mallory")));
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn lift_overrides(&self, tenant: TenantId<'_>) -> bool {
+        let mut was_set = false;
+        // The same policy compiles again.
+        let _ = self.change_overrides(|overrides, _, _| {
+            was_set = overrides.remove(tenant);
+            Ok(())
+        });
+        was_set
+    }
+
+    fn change_overrides(
+        &self,
+        change: impl FnOnce(&mut Overrides, &CompiledPolicy, Timestamp) -> Result<(), ConfigError>,
+    ) -> Result<(), ConfigError> {
+        let now = self.now();
+        let replacing = self.inner.current.replacing.lock().unwrap_or_else(PoisonError::into_inner);
+        let policy = self.inner.current.policy();
+        let mut overrides = policy.carried.overrides_at(now);
+        change(&mut overrides, &policy, now)?;
+        self.inner.current.set(policy.with(policy.carried.clone().with_overrides(overrides))?);
+        drop(replacing);
+        self.inner.queues.call_all();
+        Ok(())
+    }
+
+    /// Puts another policy in force, under the same overrides.
+    pub(super) fn install(&self, policy: CompiledPolicy) {
+        // A clock of the application may call its limiter, so it is read outside of the lock, and
+        // only for a page.
+        #[cfg(feature = "admin")]
+        let last = self.inner.current.policy().carried.counts_rules.then(|| self.now());
+        #[cfg(not(feature = "admin"))]
+        let last = None;
+        let mut replacing = self.inner.current.replacing.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = self.inner.current.policy();
+        let carried = old.carried.clone();
+        self.inner.current.set(policy.carrying(&old, carried));
+        *replacing = Replacements { set: replacing.set + 1, last };
+    }
+
+    /// The policy in force without the overrides that have ended, if `policy` has such. While
+    /// another request compiles it, `policy` still counts.
+    pub(super) fn without_expired(&self, policy: &Arc<CompiledPolicy>, now: Timestamp) -> Option<Arc<CompiledPolicy>> {
+        if !policy.has_expired(now) {
+            return None;
+        }
+        let _replacing = self.inner.current.replacing.try_lock().ok()?;
+        let current = self.inner.current.policy();
+        if !current.has_expired(now) {
+            return Some(current);
+        }
+        let carried = current.carried.clone().with_overrides(current.carried.overrides_at(now));
+        self.inner.current.set(current.with(carried).ok()?);
+        Some(self.inner.current.policy())
+    }
+}
