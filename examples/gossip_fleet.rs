@@ -7,13 +7,14 @@
 //! It starts itself three times. They gossip over UDP on loopback, and print what they
 //! admitted in each second of the clock. The load jumps from the first to the third, the
 //! second is killed, and comes back.
+#![allow(clippy::disallowed_methods, reason = "three processes in real time")]
 
 use std::{
     collections::BTreeMap,
     error::Error,
     net::{SocketAddr, UdpSocket},
     process::Stdio,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -125,7 +126,7 @@ async fn fleet() -> Result<(), Box<dyn Error>> {
 }
 
 fn print(admitted: &Admitted, start_at: u64, second: u64) {
-    let known = admitted.lock().unwrap();
+    let known = admitted.lock().unwrap_or_else(PoisonError::into_inner);
     let of = |index| known.get(&(start_at + second, index)).copied().unwrap_or(0);
     let all: u64 = (0..3).map(of).sum();
     println!("{second:>6} {:>6} {:>6} {:>6} {all:>6}", of(0), of(1), of(2));
@@ -146,7 +147,7 @@ fn start(index: usize, addresses: &[SocketAddr], admitted: &Admitted) -> Result<
             if let Some((second, units)) = line.split_once(' ')
                 && let (Ok(second), Ok(units)) = (second.parse(), units.parse())
             {
-                admitted.lock().unwrap().insert((second, index), units);
+                admitted.lock().unwrap_or_else(PoisonError::into_inner).insert((second, index), units);
             }
         }
     });

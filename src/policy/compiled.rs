@@ -96,8 +96,9 @@ impl Carried {
         overrides
     }
 
-    pub(crate) fn with_overrides(self, overrides: Overrides) -> Self {
-        Self { first_end: overrides.first_end(), overrides: overrides.shared(), ..self }
+    pub(crate) fn with_overrides(mut self, overrides: Overrides) -> Self {
+        (self.first_end, self.overrides) = (overrides.first_end(), overrides.shared());
+        self
     }
 }
 

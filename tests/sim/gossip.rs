@@ -3,6 +3,7 @@
 //!
 //! Used by `tests/gossip.rs` and `benches/simulate`.
 #![allow(dead_code, reason = "each uses some of it")]
+#![allow(clippy::unwrap_used)]
 
 use std::{
     collections::HashMap,

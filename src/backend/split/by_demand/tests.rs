@@ -100,19 +100,22 @@ fn who_sees_nobody_has_an_equal_part_of_those_it_knew() {
     assert!(held(&shares).abs_diff(WHOLE / 3) < 3, "also after the time in which most would forget a few");
 }
 
-/// One instance, and what it knows of each: a version, what it says (nothing once it
-/// has left), and when that was news.
+/// What is known of each instance: a version, what it says (nothing once it has left), and
+/// when that was news.
+type Known = BTreeMap<String, (u64, Option<Member>, u64)>;
+
+/// One instance, and what it knows of each.
 struct Node {
     shares: DemandShares,
     demand: u64,
-    known: BTreeMap<String, (u64, Option<Member>, u64)>,
+    known: Known,
 }
 
 /// Messages are what their sender knew, with the step in which they arrive.
 struct World {
     now: u64,
     nodes: BTreeMap<String, Node>,
-    late: Vec<(u64, String, BTreeMap<String, (u64, Option<Member>, u64)>)>,
+    late: Vec<(u64, String, Known)>,
     sides: BTreeMap<String, bool>,
     random: u64,
     loss: u64,
