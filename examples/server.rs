@@ -31,7 +31,8 @@ async fn main() -> Result<(), Error> {
     let metrics = PrometheusBuilder::new().install_recorder()?;
     // In force until the file has been read: a server that restarts while the file is
     // invalid is limited all the same.
-    let limiter = RateLimiter::new(Policy::from_yaml(include_str!("policy.yaml"))?)?;
+    let policy = Policy::from_yaml(include_str!("policy.yaml"))?;
+    let limiter = RateLimiter::builder().policy(policy).top_tenants(256).build()?;
     let mut watching = limiter.watch(FileSource::new(file))?;
     let _ = timeout(Duration::from_secs(1), watching.wait_for(WatchStatus::is_current)).await;
 

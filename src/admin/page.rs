@@ -10,7 +10,9 @@ use http::HeaderValue;
 use sha2::{Digest, Sha256};
 
 use super::{
-    report::{BackendReport, OverloadReport, OverrideReport, Report, RuleReport, SignalReport, SourceReport},
+    report::{
+        BackendReport, OverloadReport, OverrideReport, Report, RuleReport, SignalReport, SourceReport, TopReport,
+    },
     text::{escaped, lines},
 };
 
@@ -35,6 +37,7 @@ fn sections(report: &Report) -> String {
     [
         section("Policy", &policy),
         section("Rules", &rules(&report.rules)),
+        section("Top tenants", &top_tenants(report.top_tenants.as_deref())),
         section("Requests since the start", &requests(&report.requests)),
         section("Backend", &backend(&report.backend)),
         report.overload.as_ref().map_or_else(String::new, |readings| section("Overload", &overload(readings))),
@@ -82,6 +85,23 @@ fn rules(rules: &[RuleReport]) -> String {
         names.into_iter().chain(rule.requests.iter().map(|(_, count)| count.into())).collect::<Vec<_>>()
     };
     table(&header, rules.iter().map(row))
+}
+
+fn top_tenants(top: Option<&[TopReport]>) -> String {
+    let Some(top) = top else {
+        return "<p>They are not counted: <code>builder().top_tenants(256)</code> asks for it.</p>".to_owned();
+    };
+    let row = |top: &TopReport| {
+        let tenant = top.tenant.as_deref().map_or_else(|| Cell("<i>anonymous</i>".to_owned()), Cell::text);
+        let counts = [top.units, top.units_error, top.rejections, top.rejections_error];
+        let least = Cell(format!("{:.0}%", top.least_remaining * 100.0));
+        let cells = [Cell::text(&top.rule), tenant].into_iter();
+        cells.chain(counts.iter().map(Cell::from)).chain([least]).collect::<Vec<_>>()
+    };
+    let header = ["rule", "tenant", "units", "± at most", "rejections", "± at most", "least remaining"];
+    let first = "<p>Of each rule, the ten with most units, with most rejections, and with least remaining. \
+                 Counts are estimates, and are halved each minute.</p>";
+    format!("{first}{}", table(&header, top.iter().map(row)))
 }
 
 fn backend(backend: &BackendReport) -> String {

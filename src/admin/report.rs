@@ -10,7 +10,7 @@ use super::text::plain;
 use crate::{
     descriptor::TenantId,
     limiter::{Explanation, RateLimiter, words},
-    observe::RequestResult,
+    observe::{RequestResult, TopTenant},
     policy::{CompiledPolicy, Rule},
     quota::Quota,
     time::Timestamp,
@@ -23,6 +23,7 @@ pub(super) struct Report {
     #[serde(serialize_with = "by_name")]
     pub(super) requests: Vec<(&'static str, u64)>,
     pub(super) rules: Vec<RuleReport>,
+    pub(super) top_tenants: Option<Vec<TopReport>>,
     pub(super) backend: BackendReport,
     pub(super) overload: Option<OverloadReport>,
     pub(super) overrides: Vec<OverrideReport>,
@@ -69,6 +70,21 @@ const RESULTS: [(&str, RequestResult); 8] = [
     ("failed_closed", RequestResult::FailedClosed),
     ("failed_local", RequestResult::FailedLocal),
 ];
+
+#[derive(Debug, Serialize)]
+pub(super) struct TopReport {
+    pub(super) rule: String,
+    /// `None` for the anonymous tenant.
+    pub(super) tenant: Option<String>,
+    pub(super) units: u64,
+    pub(super) units_error: u64,
+    pub(super) rejections: u64,
+    pub(super) rejections_error: u64,
+    pub(super) least_remaining: f64,
+}
+
+/// The top tenants of each rule by each order.
+const TOP: usize = 10;
 
 #[derive(Debug, Serialize)]
 pub(super) struct BackendReport {
@@ -136,6 +152,9 @@ impl Report {
                 ("permits", stats.permits as u64),
             ],
             rules: policy.policy.rules().iter().map(|rule| of_rule(&policy, rule)).collect(),
+            top_tenants: limiter
+                .counted_top(TOP)
+                .map(|top| top.into_iter().map(|one| top_tenant(one, reveals)).collect()),
             backend: BackendReport {
                 name,
                 counters: stats.backend.keys,
@@ -172,6 +191,18 @@ fn of_rule(policy: &CompiledPolicy, rule: &Rule) -> RuleReport {
         },
         tiers: rule.tiers.iter().map(words).collect(),
         requests: RESULTS.into_iter().map(|(name, result)| (name, total(result))).collect(),
+    }
+}
+
+fn top_tenant(top: TopTenant, reveals: bool) -> TopReport {
+    TopReport {
+        rule: plain(&top.rule),
+        tenant: top.tenant.map(|tenant| shown(tenant.id(), reveals)),
+        units: top.units,
+        units_error: top.units_error,
+        rejections: top.rejections,
+        rejections_error: top.rejections_error,
+        least_remaining: top.least_remaining,
     }
 }
 

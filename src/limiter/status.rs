@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError};
 
 use super::{current::Replacements, state::RateLimiter};
 use crate::{
+    observe::TopTenant,
     overload::Readings,
     policy::{Carried, CompiledPolicy},
 };
@@ -38,6 +39,11 @@ impl RateLimiter {
         // Its settings may be secrets.
         let name = format!("{backend:?}").chars().take_while(|char| char.is_alphanumeric()).collect();
         (name, backend.extension().map_or_else(Vec::new, |extension| extension.state()))
+    }
+
+    /// The [top](Self::top) tenants, if they are counted.
+    pub(crate) fn counted_top(&self, n: usize) -> Option<Vec<TopTenant>> {
+        self.inner.top.is_some().then(|| self.top(n))
     }
 
     /// What the signals of overload say, if the policy has any.

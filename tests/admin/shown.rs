@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use serde_json::json;
 use tower_ratelimit::{
-    Policy, Quota, RateLimiter, Rule, Tenant,
+    Dimension, Policy, Quota, RateLimiter, Rule, Tenant,
     admin::Admin,
+    backend::Local,
     overload::{self, Overload},
+    testing::ManualClock,
 };
 
 use super::{get, get_json, limiter, policy, search, serve_page};
@@ -76,6 +78,56 @@ async fn tenants_by_name_only_if_they_are_revealed() {
     assert_eq!(overrides.len(), 1, "the block has ended");
     assert_eq!(overrides[0]["tiers"], json!(["all rules by tenant: 9 per 1d by token-bucket"]));
     assert_eq!(overrides[0]["tiers_for_seconds"], 60);
+}
+
+/// Two are counted of each rule, so the third one displaces the second.
+#[tokio::test]
+async fn the_top_tenants() {
+    let by_tenant = Rule::new("search").per([Dimension::Tenant]).tier(Quota::per_day(4));
+    let builder = RateLimiter::builder().policy(Policy::new().rule(by_tenant)).clock(ManualClock::new());
+    let limiter = builder.backend(Local::new()).top_tenants(2).build().unwrap();
+    let hashed = serve_page(Admin::new(limiter.clone())).await;
+    let revealed = serve_page(Admin::new(limiter.clone()).reveal(true)).await;
+    assert_eq!(get_json(revealed, "?format=json").await["top_tenants"], json!([]));
+    let hostile = "<script>alert(1)</script>\u{1b}[2J";
+    for (tenant, requests) in [("sk-live-acme", 5), ("initech", 1), (hostile, 2)] {
+        for _ in 0..requests {
+            limiter.check(&search(tenant)).await;
+        }
+    }
+
+    let shown = get_json(revealed, "?format=json").await;
+    let tenant = |name: &str, [units, units_error, rejections]: [u64; 3], least_remaining: f64| {
+        json!({
+            "rule": "search", "tenant": name, "units": units, "units_error": units_error,
+            "rejections": rejections, "rejections_error": 0, "least_remaining": least_remaining,
+        })
+    };
+    let acme = tenant("sk-live-acme", [4, 0, 1], 0.0);
+    let other = tenant("<script>alert(1)</script>\\u{1b}[2J", [3, 1, 0], 0.5);
+    assert_eq!(shown["top_tenants"], json!([acme, other]));
+    let page = get(revealed, "").await;
+    let row = "<td>search<td>&lt;script&gt;alert(1)&lt;/script&gt;\\u{1b}[2J<td>3<td>1<td>0<td>0<td>50%";
+    assert!(page.contains("<td>search<td>sk-live-acme<td>4<td>0<td>1<td>0<td>0%") && page.contains(row), "{page}");
+    assert!(!page.contains("<script>alert"), "{page}");
+
+    let shown = get_json(hashed, "?format=json").await;
+    let fingerprint = shown["top_tenants"][0]["tenant"].as_str().unwrap();
+    let page = get(hashed, "").await;
+    assert!(page.contains(&format!("<td>search<td>{fingerprint}<td>4<td>0<td>1<td>0<td>0%")), "{page}");
+    for response in [shown.to_string(), page] {
+        assert!(!response.contains("sk-l") && !response.contains("alert"), "{response}");
+    }
+}
+
+#[tokio::test]
+async fn top_tenants_are_counted_where_they_are_asked_for() {
+    let (limiter, _) = limiter(policy(1));
+    limiter.check(&search("acme")).await;
+    let server = serve_page(Admin::new(limiter)).await;
+    assert!(get_json(server, "?format=json").await["top_tenants"].is_null());
+    let page = get(server, "").await;
+    assert!(page.contains("They are not counted: <code>builder().top_tenants(256)</code> asks for it."), "{page}");
 }
 
 #[tokio::test]
