@@ -31,7 +31,7 @@ pub(crate) trait MachineSource: fmt::Debug + Send + Sync + 'static {
 
     /// Leaves the fleet that shares the quotas, if there is one.
     #[cfg(feature = "gossip")]
-    fn leave(&self) -> crate::BoxFuture<'static, ()> {
+    fn leave(&self) -> futures_util::future::BoxFuture<'static, ()> {
         Box::pin(std::future::ready(()))
     }
 }

@@ -15,11 +15,11 @@ use std::{
 };
 
 use foldhash::fast::FixedState;
+#[cfg(feature = "gossip")]
+use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 
 use super::rule_shares::{RuleHistories, RuleShares};
-#[cfg(feature = "gossip")]
-use crate::BoxFuture;
 use crate::{
     algorithm::{Machine, Share, ShareHistory},
     backend::{
