@@ -23,7 +23,7 @@ pub(crate) fn run(folder: Option<&Path>, peers: &[Contestant]) -> Result<(), Box
     let Some(folder) = folder else { return Ok(()) };
     let plan = Plan { phases: drawn(), bimodal: false, seed: 1 };
     let rows: Vec<Row> = contestants.iter().map(|(name, protect)| row(name, &plan, *protect)).collect();
-    let title = "answers in time in each second; the line is what the server can give";
+    let title = "answers in time each second; line: what the server can give on average; red: above that";
     Ok(fs::write(folder.join("overload.svg"), draw::comparison(title, &rows)?)?)
 }
 

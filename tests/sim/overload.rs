@@ -4,12 +4,11 @@
 use tower_ratelimit::{Policy, Quota};
 
 use super::{
-    protections::{Protect, RIGHT, TOO_HIGH, limited, ours, shedding, statuses},
+    protections::{ADAPTIVE, Protect, RIGHT, TOO_HIGH, limited, ours, shedding, statuses},
     server::{self, CAPACITY, Plan, Summary, load},
 };
 
 const UNLOADED: usize = 5;
-const OVERLOADED: usize = 10;
 
 /// At half the capacity, then at this multiple of it, then at half of it again.
 struct Outcome {
@@ -19,10 +18,12 @@ struct Outcome {
 }
 
 fn step(most: f64, protect: Protect) -> Outcome {
-    let phases = vec![load(UNLOADED, 0.5), load(OVERLOADED, most), load(12, 0.5)];
+    // A test's time goes with the number of arrivals.
+    let overloaded = if most > 2.0 { 3 } else { 8 };
+    let phases = vec![load(UNLOADED, 0.5), load(overloaded, most), load(12, 0.5)];
     let seconds = server::simulate(&Plan { phases, bimodal: false, seed: 1 }, protect);
     let (before, later) = seconds.split_at(UNLOADED);
-    let (during, after) = later.split_at(OVERLOADED);
+    let (during, after) = later.split_at(overloaded);
     let (unloaded, overloaded) = (server::summary(before, CAPACITY), server::summary(during, CAPACITY));
     println!("{most} times the capacity: {overloaded:?}, unloaded {unloaded:?}");
     Outcome { unloaded, overloaded, recovery: server::recovery(after) }
@@ -69,6 +70,16 @@ fn a_concurrency_limit_holds_at_ten_times_the_capacity() {
     outcome.assert_goodput_and_recovery();
     outcome.assert_latency();
     assert!(outcome.overloaded.critical >= 0.8, "{}", outcome.overloaded.critical);
+}
+
+/// From 5 in flight, with a maximum of ten times what the server needs: neither bound alone
+/// gives both goodput and latency.
+#[test]
+fn a_limit_that_is_found_keeps_goodput_latency_and_what_is_critical() {
+    let outcome = step(2.0, |handler, _| ours(limited(ADAPTIVE), handler));
+    outcome.assert_goodput_and_recovery();
+    outcome.assert_latency();
+    assert!(outcome.overloaded.critical >= 0.99, "{}", outcome.overloaded.critical);
 }
 
 /// Latency is not bounded while the part that is shed grows: see the limit for that.

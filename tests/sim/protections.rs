@@ -18,17 +18,21 @@ use super::server::{Handler, Protected, Server, VirtualClock, WORKERS};
 pub(crate) const RIGHT: u64 = WORKERS as u64 * 3 / 2;
 pub(crate) const TOO_HIGH: u64 = RIGHT * 3;
 
+/// Both bounds are far from [`RIGHT`].
+pub(crate) const ADAPTIVE: Quota = Quota::adaptive_concurrency(5..=200);
+
 /// Puts a protection around a handler.
 pub(crate) type Protect = fn(Handler, &Server) -> Protected;
 
 pub(crate) type Contestant = (&'static str, Protect);
 
-pub(crate) const CONTESTANTS: [Contestant; 7] = [
+pub(crate) const CONTESTANTS: [Contestant; 8] = [
     ("no protection", |handler, _| statuses(handler)),
     ("tower: ConcurrencyLimit, LoadShed", |handler, _| tower(RIGHT, handler)),
     ("tower, three times too high", |handler, _| tower(TOO_HIGH, handler)),
     ("concurrent, reserve", |handler, _| ours(limited(Quota::concurrent(RIGHT)), handler)),
     ("concurrent, three times too high", |handler, _| ours(limited(Quota::concurrent(TOO_HIGH)), handler)),
+    ("adaptive concurrency, reserve", |handler, _| ours(limited(ADAPTIVE), handler)),
     ("overload", |handler, server| ours(shedding(Policy::new(), server), handler)),
     ("concurrent, three times too high; overload", |handler, server| {
         ours(shedding(limited(Quota::concurrent(TOO_HIGH)), server), handler)
