@@ -2,6 +2,8 @@
 //! units a second, with clock skew, and while the count and the limit
 //! change. `cargo test --test sim -- --nocapture` prints what was measured.
 //!
+//! One server that is overloaded keeps what it promises, too.
+//!
 //! With `--features redis` also the levels of consistency, on a real server in virtual
 //! time: a small version of `benches/simulate`, which has the large one.
 #![allow(clippy::unwrap_used)]
@@ -17,6 +19,12 @@ mod network;
 #[cfg(feature = "redis")]
 #[path = "sim/outcome.rs"]
 mod outcome;
+#[path = "sim/overload.rs"]
+mod overload;
+#[path = "sim/protections.rs"]
+mod protections;
+#[path = "sim/server.rs"]
+mod server;
 #[cfg(feature = "redis")]
 #[path = "sim/shared.rs"]
 mod shared;

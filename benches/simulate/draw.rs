@@ -69,16 +69,27 @@ fn places(windows: &[Window]) -> impl Iterator<Item = (f64, f64, &Window)> {
 }
 
 /// What was admitted in each window, with the limit as a line; over the limit in red.
+/// A path for each: a shape for each window makes large files.
 fn bars(svg: &mut String, windows: &[Window], admitted: Admitted, (base, top): (f64, f64)) -> fmt::Result {
     let most = windows.iter().map(|window| admitted(window).max(window.limit)).max().unwrap_or(1).max(1) as f64;
-    let height = |units: u64| units as f64 / most * top;
+    let y = |units: u64| base - units as f64 / most * top;
+    let (mut within, mut over) = (format!("M{LEFT} {base}"), String::new());
+    let (mut limit, mut line) = (None, String::new());
     for (x, width, window) in places(windows) {
-        let (all, limit) = (admitted(window), window.limit);
-        bar(svg, (x, width), base, height(all.min(limit)), "#3b6ea5")?;
-        bar(svg, (x, width), base - height(limit), height(all.saturating_sub(limit)), "#c0392b")?;
-        bar(svg, (x, width), base + 0.5 - height(limit), 1.0, "#222222")?;
+        let (all, end) = (admitted(window), x + width + 1.0);
+        write!(within, "V{:.1}H{end:.1}", y(all.min(window.limit)))?;
+        if all > window.limit {
+            write!(over, "M{x:.1} {:.1}V{:.1}H{end:.1}V{:.1}", y(window.limit), y(all), y(window.limit))?;
+        }
+        match limit.replace(window.limit) {
+            Some(before) if before == window.limit => {}
+            Some(_) => write!(line, "H{x:.1}V{:.1}", y(window.limit))?,
+            None => write!(line, "M{x:.1} {:.1}", y(window.limit))?,
+        }
     }
-    Ok(())
+    writeln!(svg, r##"<path d="{within}V{base}z" fill="#3b6ea5"/>"##)?;
+    writeln!(svg, r##"<path d="{over}" fill="#c0392b"/>"##)?;
+    writeln!(svg, r##"<path d="{line}H{}" fill="none" stroke="#222222"/>"##, LEFT + WIDTH)
 }
 
 fn bar(svg: &mut String, (x, width): (f64, f64), base: f64, height: f64, color: &str) -> fmt::Result {

@@ -6,9 +6,11 @@
 //!   through a real `redis-server`, with a naive scheme beside it.
 //! - `cargo run --release --features gossip,redis --example simulate -- gossip`: shares
 //!   that follow demand, with fixed ones beside them.
+//! - `cargo run --release --features redis --example simulate -- overload`: one server
+//!   that is overloaded, behind several protections. `benches/overload` has more of them.
 //!
 //! A folder as the last argument is for the pictures: `-- docs`, `-- levels docs`, `-- gossip docs`.
-//! Every instance is a real limiter on its own clock, which the simulation steps.
+//! Every instance is a real limiter on a clock that the simulation steps.
 
 mod draw;
 #[path = "../../tests/sim/fleet.rs"]
@@ -24,6 +26,11 @@ mod levels;
 mod network;
 #[path = "../../tests/sim/outcome.rs"]
 mod outcome;
+mod overload;
+#[path = "../../tests/sim/protections.rs"]
+mod protections;
+#[path = "../../tests/sim/server.rs"]
+mod server;
 mod shared;
 mod split;
 
@@ -39,7 +46,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         ["gossip"] => gossiped::run(None),
         #[cfg(feature = "gossip")]
         ["gossip", folder] => gossiped::run(Some(Path::new(folder))),
+        ["overload"] => overload::run(None, &[]),
+        ["overload", folder] => overload::run(Some(Path::new(folder)), &[]),
         [folder] => split::run(Some(Path::new(folder))),
-        _ => Err("expected at most `levels` or `gossip` (with that feature), and a folder for the pictures".into()),
+        _ => {
+            Err("expected at most `levels`, `overload` or `gossip` (with that feature), and a folder for the pictures"
+                .into())
+        }
     }
 }
