@@ -18,6 +18,8 @@ mod reentrancy;
 mod reload;
 #[path = "limiter/service.rs"]
 mod service;
+#[path = "limiter/units.rs"]
+mod units;
 
 use std::{
     future::Future,

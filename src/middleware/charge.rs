@@ -17,6 +17,7 @@ use crate::{
     limiter::{Feedback, Lease},
     policy::Messages,
     time::Timestamp,
+    unit::REQUESTS,
 };
 
 /// A handle on what a request was charged, for costs that are known only
@@ -60,18 +61,25 @@ impl ChargeHandle {
         Self { lease: None }
     }
 
-    fn settle(&self, settlement: Settlement) {
+    fn settle(&self, unit: &str, settlement: Settlement) {
         if let Some(lease) = &self.lease {
-            lease.settle(settlement);
+            lease.settle(unit, settlement);
         }
     }
 
     /// Charges more, in units of the request's own cost, which each rule
-    /// multiplies by its cost. It always succeeds, since the units have been
+    /// multiplies by its cost. Like [`Descriptor::cost`](crate::Descriptor::cost), it is for
+    /// the rules that count requests; for others, see [`add_in`](Self::add_in). It always succeeds, since the units have been
     /// spent: a counter may go into debt, which is paid back before the next
     /// request is admitted.
     pub fn add(&self, units: u64) {
-        self.settle(Settlement::Add(units));
+        self.add_in(REQUESTS, units);
+    }
+
+    /// As [`add`](Self::add), for the rules of another [unit](crate::Rule::unit): no other
+    /// rule is charged.
+    pub fn add_in(&self, unit: &str, units: u64) {
+        self.settle(unit, Settlement::Add(units));
     }
 
     /// Charges more, in units of the request's own cost, if every rule that settles
@@ -100,8 +108,17 @@ impl ChargeHandle {
     /// }
     /// ```
     pub async fn try_add(&self, units: u64) -> Result<(), RateLimited> {
+        self.try_add_in(REQUESTS, units).await
+    }
+
+    /// As [`try_add`](Self::try_add), for the rules of another [unit](crate::Rule::unit).
+    ///
+    /// # Errors
+    ///
+    /// The rejection, which charged nothing.
+    pub async fn try_add_in(&self, unit: &str, units: u64) -> Result<(), RateLimited> {
         match &self.lease {
-            Some(lease) => lease.try_add(units).await,
+            Some(lease) => lease.try_add(unit, units).await,
             None => Ok(()),
         }
     }
@@ -110,7 +127,40 @@ impl ChargeHandle {
     /// never gives back more than was charged, and only as far as that cannot
     /// break a limit's bound.
     pub fn give_back(&self, units: u64) {
-        self.settle(Settlement::GiveBack(units));
+        self.give_back_in(REQUESTS, units);
+    }
+
+    /// As [`give_back`](Self::give_back), for the rules of another
+    /// [unit](crate::Rule::unit).
+    pub fn give_back_in(&self, unit: &str, units: u64) {
+        self.settle(unit, Settlement::GiveBack(units));
+    }
+
+    /// Settles what the request has cost in all in this [unit](crate::Rule::unit): charges
+    /// what it cost more than it is charged so far, or gives back the difference. It
+    /// replaces what was settled before, so a stream may call it again and again.
+    ///
+    /// ```
+    /// use axum::{Extension, Router, routing::post};
+    /// use tower_ratelimit::{ChargeHandle, Policy, Quota, RateLimitLayer, RateLimiter, Rule};
+    ///
+    /// async fn complete(Extension(charge): Extension<ChargeHandle>) -> &'static str {
+    ///     charge.settle_in("tokens", 180);
+    ///     "an answer"
+    /// }
+    ///
+    /// let policy = Policy::new()
+    ///     .rule(Rule::new("requests").tier(Quota::per_minute(60)))
+    ///     .rule(Rule::new("tokens").unit("tokens").tier(Quota::per_minute(10_000)).settle(true));
+    /// // 500 tokens are reserved until the answer is there.
+    /// let layer = RateLimitLayer::new(RateLimiter::new(policy)?).cost_in("tokens", 500);
+    /// let app: Router = Router::new().route("/complete", post(complete)).layer(layer);
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn settle_in(&self, unit: &str, actual: u64) {
+        if let Some(lease) = &self.lease {
+            lease.settle_to(unit, actual);
+        }
     }
 }
 

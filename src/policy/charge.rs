@@ -341,6 +341,7 @@ fn have_same_selections(one: &Rule, other: &Rule) -> bool {
         of.iter().map(|(name, instead)| (&**name, matches!(instead.limits, Limits::Tiers(_))))
     }
     one.shadow == other.shadow
+        && one.unit == other.unit
         && one.adaptive_rate == other.adaptive_rate
         && (one.adaptive_rate.is_none() || one.local_share == other.local_share)
         && one.per == other.per

@@ -33,7 +33,7 @@ use crate::{
     descriptor::{Descriptor, Priority, TenantId, TenantRef},
     error::{BackendErrorKind, ConfigError},
     fingerprint::{Fingerprint, Scope},
-    observe::RuleReports,
+    observe::{Mistake, Reported, RuleReports},
     quota::Quota,
     time::nanos,
 };
@@ -186,6 +186,7 @@ pub(crate) struct CompiledRule {
     pub(crate) max_wait: Option<u64>,
     /// The rule as it is written, without its plans and tenants.
     pub(crate) options: Rule,
+    reported: Reported,
     #[cfg_attr(not(any(feature = "metrics", feature = "tracing")), allow(dead_code, reason = "it is empty"))]
     pub(crate) reports: RuleReports,
 }
@@ -213,6 +214,7 @@ impl CompiledRule {
             overflow: Scope::new(&[id, "", "", "overflow"]).shared(),
             max_wait: rule.max_wait.map(nanos),
             options: Rule { plans: BTreeMap::new(), tenants: BTreeMap::new(), ..rule.clone() },
+            reported: Reported::default(),
             reports: RuleReports::default(),
         }
     }
@@ -243,6 +245,22 @@ impl CompiledRule {
     /// Whether the cost of a request may be settled after it was admitted.
     pub(crate) fn is_settled_late(&self) -> bool {
         self.options.is_settled_late()
+    }
+
+    /// Units that the rule takes of a request.
+    #[inline]
+    pub(super) fn cost_of(&self, descriptor: &Descriptor<'_>) -> u64 {
+        let stated = match &self.options.unit {
+            None => descriptor.cost,
+            Some(unit) => descriptor.stated_cost(unit).unwrap_or_else(|| self.report_unstated(unit)),
+        };
+        self.options.cost.saturating_mul(stated)
+    }
+
+    #[cold]
+    fn report_unstated(&self, unit: &str) -> u64 {
+        self.reported.report(Mistake::UnstatedUnit, &format_args!("rule `{}`, unit `{unit}`", self.id));
+        0
     }
 
     /// Whether a response of this status is charged.

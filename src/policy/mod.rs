@@ -35,7 +35,7 @@ pub(crate) use self::adaptive_rate::per_second;
 pub(crate) use self::validate::check_instances;
 pub use self::{
     adaptive_rate::AdaptiveRate,
-    choices::{Consistency, Dimension, FailureMode, Messages},
+    choices::{Consistency, Dimension, FailureMode, Messages, Unsettled},
     policy::Policy,
     rule::Rule,
     statuses::Statuses,

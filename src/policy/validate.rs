@@ -9,7 +9,7 @@ use std::{collections::HashSet, ops::RangeInclusive, time::Duration};
 
 use super::{
     adaptive_rate::RateSteps,
-    choices::{Consistency, Dimension, FailureMode},
+    choices::{Consistency, Dimension, FailureMode, Unsettled},
     networks,
     pattern::{self, ParameterPosition},
     policy::Policy,
@@ -135,6 +135,9 @@ fn check_rule(rule: &Rule) -> Result<(), ConfigError> {
     let reason = "round-robin between tenants works only at a counter that they share: see `per`";
     ensure(!rule.fair || shares_counter, "fair", true, reason)?;
     ensure(rule.cost > 0, "cost", 0, "must be at least 1")?;
+    check_id(rule.unit_name()).map_err(|reason| ConfigError::new("unit", reason).with_value(rule.unit_name()))?;
+    let reason = "has no meaning in a rule that does not settle: see `settle`";
+    ensure(rule.settle || rule.unsettled == Unsettled::Keep, "unsettled", rule.unsettled, reason)?;
     check_reserve(rule)?;
     check_local_share(rule)?;
     check_sync_interval(rule)?;
