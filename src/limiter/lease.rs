@@ -6,6 +6,7 @@
 //! afterwards.
 
 use std::{
+    collections::BTreeMap,
     fmt, slice,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -169,6 +170,28 @@ impl Lease {
         match settlement {
             Settlement::Add(_) => self.settle_where(settles, settlement),
             Settlement::GiveBack(units) => self.give_back_where(settles, units),
+        }
+    }
+
+    /// Whether a rule charges the bytes of the response.
+    pub(crate) fn counts_bytes(&self) -> bool {
+        self.receipts().any(|(receipt, _)| receipt.charges().any(|charge| charge.rule.options.per_byte.is_some()))
+    }
+
+    /// The response had so many bytes: rules that charge them settle what was stated.
+    pub(crate) fn settle_bytes(&self, sent: u64) {
+        let charged: BTreeMap<usize, u64> = self
+            .receipts()
+            .flat_map(|(receipt, _)| receipt.charges())
+            .filter(|charge| charge.rule.options.per_byte.is_some())
+            .map(|charge| (charge.rule.index, charge.cost / charge.rule.options.cost.max(1)))
+            .collect();
+        for (index, stated) in charged {
+            let settlement = match sent.checked_sub(stated) {
+                Some(more) => Settlement::Add(more),
+                None => Settlement::GiveBack(stated - sent),
+            };
+            self.settle_where(|rule| rule.index == index, settlement);
         }
     }
 

@@ -8,7 +8,9 @@
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Buf;
 use http::StatusCode;
+use http_body::Frame;
 
 use super::messages::MessageLimiter;
 use crate::{
@@ -179,13 +181,16 @@ pub struct InFlightGuard {
     connection: Option<ConnectionPermit>,
     /// The endpoint, for upstream feedback.
     endpoint: u128,
+    /// The bytes of the response so far, where a rule charges them.
+    sent: Option<u64>,
 }
 
 impl InFlightGuard {
     /// Boxed, since most responses have no guard, and each is moved several times.
     pub(super) fn new(lease: Lease, endpoint: u128) -> Box<Self> {
         let lease = Arc::new(lease);
-        Box::new(Self { lease, messages: None, asks_for_upgrade: false, connection: None, endpoint })
+        let sent = lease.counts_bytes().then_some(0);
+        Box::new(Self { lease, messages: None, asks_for_upgrade: false, connection: None, endpoint, sent })
     }
 
     /// The permit for the extensions of a request that may upgrade its connection, if
@@ -210,6 +215,13 @@ impl InFlightGuard {
     /// The handle for the request's extensions, if a rule settles afterwards.
     pub(super) fn charge_handle(&self) -> Option<ChargeHandle> {
         self.lease.is_settled_by_handler().then(|| ChargeHandle { lease: Some(Arc::clone(&self.lease)) })
+    }
+
+    /// A part of the response's body is sent.
+    pub(super) fn count_bytes<D: Buf>(&mut self, frame: &Frame<D>) {
+        if let (Some(sent), Some(data)) = (&mut self.sent, frame.data_ref()) {
+            *sent += data.remaining() as u64;
+        }
     }
 
     /// Reports the response's status: rules that do not charge for it refund
@@ -259,6 +271,9 @@ impl InFlightGuard {
 
 impl Drop for InFlightGuard {
     fn drop(&mut self) {
+        if let Some(sent) = self.sent {
+            self.lease.settle_bytes(sent);
+        }
         if self.connection.is_none() {
             self.lease.release();
         }

@@ -6,9 +6,9 @@
 
 use std::sync::OnceLock;
 
-use super::facade::metrics;
 #[cfg(feature = "tracing")]
 use super::log_limiter::LogLimiter;
+use super::{facade::metrics, mistakes::Reported};
 #[cfg(feature = "metrics")]
 use crate::descriptor::Priority;
 
@@ -49,6 +49,7 @@ impl RequestResult {
 /// What is reported of one rule.
 #[derive(Debug, Default)]
 pub(crate) struct RuleReports {
+    pub(crate) mistakes: Reported,
     #[cfg(feature = "metrics")]
     pub(crate) counters: RuleCounters,
     #[cfg(feature = "tracing")]

@@ -12,7 +12,8 @@ use smallvec::SmallVec;
 use super::{
     choices::Consistency,
     compiled::{CompiledPolicy, CompiledRule},
-    rule::{Limits, Override, Rule},
+    exceptions::{Limits, Override},
+    rule::Rule,
     rule_keys::Selection,
     tiers::{OwnTiers, Tier, TierSets},
 };

@@ -207,6 +207,15 @@ pub enum Unsettled {
 
 names!(Unsettled, "choice", { Keep => "keep", Refund => "refund" });
 
+/// The bytes that a request has cost: see
+/// [`Rule::per_response_byte`](crate::Rule::per_response_byte).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
+pub(crate) enum PerByte {
+    Response,
+}
+
 impl Messages {
     /// Whether messages in the direction `other` are charged.
     pub(crate) fn include(self, other: Self) -> bool {

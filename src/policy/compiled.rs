@@ -33,7 +33,7 @@ use crate::{
     descriptor::{Descriptor, Priority, TenantId, TenantRef},
     error::{BackendErrorKind, ConfigError},
     fingerprint::{Fingerprint, Scope},
-    observe::{Mistake, Reported, RuleReports},
+    observe::{Mistake, RuleReports},
     quota::Quota,
     time::nanos,
 };
@@ -186,8 +186,6 @@ pub(crate) struct CompiledRule {
     pub(crate) max_wait: Option<u64>,
     /// The rule as it is written, without its plans and tenants.
     pub(crate) options: Rule,
-    reported: Reported,
-    #[cfg_attr(not(any(feature = "metrics", feature = "tracing")), allow(dead_code, reason = "it is empty"))]
     pub(crate) reports: RuleReports,
 }
 
@@ -214,7 +212,6 @@ impl CompiledRule {
             overflow: Scope::new(&[id, "", "", "overflow"]).shared(),
             max_wait: rule.max_wait.map(nanos),
             options: Rule { plans: BTreeMap::new(), tenants: BTreeMap::new(), ..rule.clone() },
-            reported: Reported::default(),
             reports: RuleReports::default(),
         }
     }
@@ -252,14 +249,18 @@ impl CompiledRule {
     pub(super) fn cost_of(&self, descriptor: &Descriptor<'_>) -> u64 {
         let stated = match &self.options.unit {
             None => descriptor.cost,
-            Some(unit) => descriptor.stated_cost(unit).unwrap_or_else(|| self.report_unstated(unit)),
+            Some(unit) => match (descriptor.stated_cost(unit), self.options.per_byte) {
+                (Some(stated), _) => stated,
+                (None, Some(_)) => 1,
+                (None, None) => self.report_unstated(unit),
+            },
         };
         self.options.cost.saturating_mul(stated)
     }
 
     #[cold]
     fn report_unstated(&self, unit: &str) -> u64 {
-        self.reported.report(Mistake::UnstatedUnit, &format_args!("rule `{}`, unit `{unit}`", self.id));
+        self.reports.mistakes.report(Mistake::UnstatedUnit, &format_args!("rule `{}`, unit `{unit}`", self.id));
         0
     }
 

@@ -10,6 +10,7 @@ mod choices;
 mod compiled;
 #[cfg(feature = "serde")]
 mod config;
+mod exceptions;
 mod explain;
 #[cfg(feature = "serde")]
 mod forms;

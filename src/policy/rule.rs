@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 use super::forms;
 use super::{
     adaptive_rate::AdaptiveRate,
-    choices::{Consistency, Dimension, FailureMode, Messages, Unsettled},
+    choices::{Consistency, Dimension, FailureMode, Messages, PerByte, Unsettled},
+    exceptions::{Limits, Override},
     statuses::Statuses,
 };
 use crate::{
@@ -24,22 +25,6 @@ use crate::{
     quota::Quota,
     unit::REQUESTS,
 };
-
-/// What one tenant or plan has instead of a rule's own tiers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Override {
-    pub(crate) limits: Limits,
-    pub(crate) priority: Option<Priority>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Limits {
-    /// Those that apply otherwise.
-    #[default]
-    Same,
-    Tiers(Vec<Quota>),
-    Unlimited,
-}
 
 /// A match, tiers that must all pass, and how to behave.
 ///
@@ -114,6 +99,9 @@ pub struct Rule {
     pub(crate) settle: bool,
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
     pub(crate) unsettled: Unsettled,
+    /// Whether the bytes of its response are what a request has cost.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
+    pub(crate) per_byte: Option<PerByte>,
     /// `None`: every response.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default", with = "forms::statuses"))]
     #[cfg_attr(feature = "serde", schemars(with = "Vec<forms::Status>", length(min = 1)))]
@@ -203,6 +191,7 @@ impl Rule {
             unit: None,
             settle: false,
             unsettled: Unsettled::default(),
+            per_byte: None,
             charge_on: None,
             refund_on: None,
             per_message: None,
@@ -628,6 +617,25 @@ impl Rule {
         self
     }
 
+    /// Whether a request costs the bytes of its response's body: a limit of bandwidth. It is
+    /// settled when the response has ended, or is dropped: what was sent by then is a debt,
+    /// which is paid back before the next request is admitted. So the limit bounds the
+    /// mean, and one response may exceed it.
+    ///
+    /// Until then a request is charged what it states [in the rule's unit](Self::unit), or 1.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Quota, Rule};
+    ///
+    /// // 10 MB a second for each caller.
+    /// let rule = Rule::new("bandwidth").unit("content-bytes").per_response_byte(true).tier(Quota::per_second(10_000_000));
+    /// # tower_ratelimit::RateLimiter::new(tower_ratelimit::Policy::new().rule(rule)).unwrap();
+    /// ```
+    pub fn per_response_byte(mut self, settle: bool) -> Self {
+        self.per_byte = settle.then_some(PerByte::Response);
+        self
+    }
+
     /// The response statuses that are charged; by default, all. A second call
     /// adds statuses.
     ///
@@ -766,7 +774,7 @@ impl Rule {
 
     /// Whether the cost of a request may be settled after it was admitted.
     pub(crate) fn is_settled_late(&self) -> bool {
-        self.settle || self.charge_on.is_some() || self.refund_on.is_some()
+        self.settle || self.per_byte.is_some() || self.charge_on.is_some() || self.refund_on.is_some()
     }
 
     pub(crate) fn unit_name(&self) -> &str {

@@ -19,8 +19,9 @@ use foldhash::fast::RandomState;
 
 use super::{
     adaptive_rate::RateSteps,
+    exceptions::{Limits, Override},
     networks::{self, Networks},
-    rule::{Limits, Override, Rule},
+    rule::Rule,
 };
 use crate::{
     algorithm::{Machine, MachineOptions},

@@ -3,7 +3,9 @@
 use http::{Method, StatusCode};
 use http_body_util::{BodyExt, Full};
 use tower::{Layer, service_fn};
-use tower_ratelimit::{ChargeHandle, Headers, Policy, Quota, RateLimitLayer, RateLimiter, Rule, cost, tenant};
+use tower_ratelimit::{
+    ChargeHandle, Descriptor, Headers, Policy, Quota, RateLimitLayer, RateLimiter, Rule, cost, tenant,
+};
 
 use super::common::{Caller, limiter, serve};
 
@@ -61,4 +63,35 @@ async fn a_layer_states_costs_and_headers_list_units() {
     let rejected = send("0 0").await;
     assert_eq!(rejected.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(statuses(&rejected), [9, 930, 100, 994, 9_000]);
+}
+
+#[tokio::test]
+async fn the_bytes_of_a_response_are_charged_once_it_has_ended() {
+    let rule = |id| Rule::new(id).unit("content-bytes").tier(Quota::per_hour(1_000));
+    let policy = Policy::new().rule(rule("sent").per_response_byte(true)).rule(rule("received").settle(true));
+    let (limiter, _clock) = limiter(policy);
+    let layer = RateLimitLayer::new(limiter.clone()).tenant(tenant::header("x-api-key"));
+    let layer = layer.cost_in("content-bytes", cost::content_length());
+    let server = serve(layer.layer(service_fn(async |request: http::Request<hyper::body::Incoming>| {
+        let length = request.uri().path()[1..].parse().unwrap();
+        Ok::<_, std::convert::Infallible>(http::Response::new(Full::<bytes::Bytes>::from(vec![0_u8; length])))
+    })))
+    .await;
+    let request = Descriptor::new("/").tenant("acme").cost_in("content-bytes", 1);
+    for (length, status, left) in
+        [(400, 200, [600, 999]), (0, 200, [600, 998]), (900, 200, [0, 997]), (1, 429, [0, 997])]
+    {
+        let reply = server.call(Method::GET, &format!("/{length}"), &[("x-api-key", b"acme")]).await;
+        assert_eq!(reply.status, status);
+        // The server may still be dropping the body.
+        let mut seen = Vec::new();
+        for _ in 0..1_000 {
+            tokio::task::yield_now().await;
+            seen = limiter.peek(&request).await.tiers().iter().map(|tier| tier.remaining()).collect();
+            if seen == left {
+                break;
+            }
+        }
+        assert_eq!(seen, left, "after {length} bytes");
+    }
 }
