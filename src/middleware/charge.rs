@@ -70,10 +70,12 @@ impl ChargeHandle {
     }
 
     /// Charges more, in units of the request's own cost, which each rule
-    /// multiplies by its cost. Like [`Descriptor::cost`](crate::Descriptor::cost), it is for
-    /// the rules that count requests; for others, see [`add_in`](Self::add_in). It always succeeds, since the units have been
+    /// multiplies by its cost. It always succeeds, since the units have been
     /// spent: a counter may go into debt, which is paid back before the next
     /// request is admitted.
+    ///
+    /// Like [`Descriptor::cost`](crate::Descriptor::cost), it is for rules that count
+    /// `requests`; for those of another unit, see [`add_in`](Self::add_in).
     pub fn add(&self, units: u64) {
         self.add_in(REQUESTS, units);
     }
