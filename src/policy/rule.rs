@@ -444,8 +444,9 @@ impl Rule {
     /// none. If it states nothing, a rule of another unit than `requests` charges it
     /// nothing, which is reported once as `RL014`.
     ///
-    /// A charge of nothing is admitted even while the key is in debt. Of a unit that is
-    /// known only afterwards, a request has to state an estimate, or at least 1.
+    /// A charge of nothing is rejected only while the key is in debt. Of a unit that is
+    /// known only afterwards, a request should state an estimate, so that those in flight
+    /// count.
     ///
     /// ```
     /// use tower_ratelimit::{Descriptor, Policy, Quota, RateLimiter, Rule};

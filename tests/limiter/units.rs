@@ -122,6 +122,20 @@ async fn what_is_never_settled_stays_or_comes_back() {
     assert_eq!(left(&refunding).await, [20], "settled in part");
 }
 
+#[tokio::test]
+async fn what_costs_nothing_is_rejected_while_its_key_is_in_debt() {
+    for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog] {
+        let rule = tokens(Quota::per_day(100).algorithm(algorithm));
+        let Bench { limiter, .. } = Bench::new(Policy::new().rule(rule));
+        let nothing = Descriptor::new("/").tenant("acme").cost_in("tokens", 0);
+        take(&limiter, 1).await.settle_in("tokens", 100);
+        assert!(limiter.check(&nothing).await.is_allowed(), "{algorithm:?}: used up");
+        let permit = limiter.acquire(&nothing, Duration::ZERO).await.unwrap();
+        permit.settle_in("tokens", 50);
+        assert!(!limiter.check(&nothing).await.is_allowed(), "{algorithm:?}: in debt");
+    }
+}
+
 /// One call: it may be given up anywhere, and settles what it has used by then.
 struct Call {
     permit: Permit,
