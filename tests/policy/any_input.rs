@@ -4,7 +4,7 @@ use proptest::{prelude::*, sample::Index};
 use tower_ratelimit::{Algorithm, Policy, Rule};
 
 /// Words with a meaning to the reader, and some without.
-const WORDS: [&str; 47] = [
+const WORDS: [&str; 50] = [
     "rules",
     "slas",
     "id",
