@@ -5,12 +5,21 @@
 //! Invariant: units that were added are given back before those of the
 //! request itself, the latest first, and each at most once.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use tokio::runtime::Handle;
 
 use super::{
     admission::Admission,
     attempt::{Attempt, AttemptOptions, Charges, Purpose},
     current::PolicySnapshot,
+    drive::Driving,
     grant::Decider,
     lease::{Added, Lease},
 };
@@ -36,7 +45,7 @@ impl Lease {
             },
         );
         if let Some(waiting) = admission.take_if(|admission| !admission.is_done()) {
-            let (decided, done) = waiting.drive(decision).await;
+            let (decided, done) = Adding(Some(waiting.drive(decision))).await;
             (decision, admission) = (decided, Some(done));
         }
         decision.into_result()?;
@@ -106,6 +115,29 @@ impl Lease {
             (Some(moved), _) => (in_force, moved),
             (None, Some(first)) => (first.policy(), kept().cloned().collect()),
             (None, None) => (in_force, Vec::new()),
+        }
+    }
+}
+
+/// Units that are being added. Without a caller they are decided to the end, and as
+/// nobody receives them, they are given back.
+struct Adding(Option<Driving>);
+
+impl Future for Adding {
+    type Output = (Decision, Box<Admission>);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(driving) = &mut self.0 else { return Poll::Pending };
+        let decided = ready!(driving.as_mut().poll(cx));
+        self.0 = None;
+        Poll::Ready(decided)
+    }
+}
+
+impl Drop for Adding {
+    fn drop(&mut self) {
+        if let (Some(driving), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
+            runtime.spawn(driving);
         }
     }
 }

@@ -135,7 +135,8 @@ impl RateLimiter {
     /// The longest wait is `max_wait`, or less if [`Descriptor::max_wait`] or the
     /// [`max_wait`](crate::Rule::max_wait) of a rule that applies says less. Zero is
     /// legal: admit now, or reject. Dropping the future hands its slot to the next
-    /// waiter. [The guide](crate::guide::waiting#how-a-wait-works) has the details.
+    /// waiter; what a backend over a network then admits at once stays charged, as if
+    /// the request had been served. [The guide](crate::guide::waiting#how-a-wait-works) has the details.
     ///
     /// # Errors
     ///

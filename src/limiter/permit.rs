@@ -118,7 +118,8 @@ impl Permit {
     }
 
     /// Charges more, as [`add`](Self::add) does, but only if every such rule admits
-    /// it now: all or nothing, and never beyond a limit. Waits for no slot.
+    /// it now: all or nothing, and never beyond a limit. Waits for no slot. What a
+    /// backend admits after the future was dropped is given back.
     ///
     /// # Errors
     ///

@@ -93,7 +93,8 @@ impl ChargeHandle {
     /// concurrency limit stays as it is.
     ///
     /// Units that were added can be given back, and are, by rules that do not
-    /// charge the response's status.
+    /// charge the response's status. So is what a backend admits after the future
+    /// was dropped.
     ///
     /// # Errors
     ///

@@ -201,6 +201,31 @@ async fn a_request_cancelled_during_the_call_leaves_nothing_behind() {
     nothing_left(&limiter);
 }
 
+/// Nobody spends what was added for a caller that has left.
+#[tokio::test(start_paused = true)]
+async fn units_whose_addition_is_cancelled_during_the_call_are_given_back() {
+    let shadow = Rule::new("shadow").shadow(true).tier(Quota::per_hour(10)).settle(true);
+    let (limiter, backend) = limiter(policy([local("r", Quota::per_hour(10)).settle(true), shadow]));
+    let left = async || {
+        let decision = limiter.peek(&by("acme")).await;
+        (decision.remaining(), decision.shadows()[0].tiers()[0].remaining())
+    };
+    let permit = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
+    backend.set(Fault::Slow);
+    let mut adding = Box::pin(permit.try_add(5));
+    assert!(poll(&mut adding).is_pending());
+    drop(adding);
+    backend.set(Fault::None);
+    advance(MILLI).await;
+    assert_eq!(left().await, (Some(9), 9), "the request itself is charged");
+    assert_eq!((limiter.stats().waiting, limiter.stats().permits), (0, 1));
+
+    permit.try_add(9).await.unwrap();
+    permit.refund();
+    assert_eq!(left().await, (Some(10), 10));
+    assert_eq!((limiter.stats().waiting, limiter.stats().permits), (0, 0));
+}
+
 /// A call for a waiting request is bounded by its wait, but not to less than a
 /// second: a caller's short deadline must not decide how a rule fails.
 #[tokio::test(start_paused = true)]

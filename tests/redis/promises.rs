@@ -9,8 +9,8 @@ use tokio::{
     time::{Instant, timeout},
 };
 use tower_ratelimit::{
-    Algorithm, Descriptor, FailureMode, Permit, Policy, Quota, RateLimitedKind, RateLimiter, Rule, backend::Redis,
-    testing::ManualClock,
+    Algorithm, Consistency, Descriptor, FailureMode, Permit, Policy, Quota, RateLimitedKind, RateLimiter, Rule,
+    backend::Redis, testing::ManualClock,
 };
 
 use super::{
@@ -182,6 +182,27 @@ async fn a_caller_that_hangs_up_admits_no_other_too_early() {
     admitted.sort_unstable();
     for (before, at) in (0..).zip(&admitted) {
         assert!(*at >= Duration::from_millis(10) * before, "{before} were admitted within {at:?}");
+    }
+}
+
+/// A request that was admitted at once stays charged, as if it had been served. What was
+/// added to another one does not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_that_hangs_up_while_it_adds_units_is_not_charged_them() {
+    let _machine = exclusive_machine().await;
+    let mut server = Server::start().await;
+    let redis = patient(server.url()).await;
+    for tokens in [rule("exact"), rule("leased").consistency(Consistency::Leased)] {
+        let daily = Quota::per_day(1_000).algorithm(Algorithm::FixedWindow);
+        let limiter = limiter(Policy::new().rule(tokens.tier(daily).settle(true)), &redis);
+        let permit = take(&limiter, "acme", 10).await;
+        server.freeze();
+        let adding = timeout(Duration::from_millis(100), permit.try_add(700)).await;
+        assert!(adding.is_err(), "a frozen server decides nothing");
+        server.thaw();
+        let others = Descriptor::new("/").tenant("acme").cost(990);
+        let comes_back = async || limiter.acquire(&others, Duration::ZERO).await.ok();
+        drop(until("what was added", comes_back).await);
     }
 }
 
