@@ -613,6 +613,7 @@ impl Rule {
     ///
     /// To [refund](Unsettled::Refund) it lets callers who disconnect early have their
     /// requests for free, unless the handler settles what it has used by then.
+    /// One who leaves before a backend over a network has decided stays charged.
     pub fn unsettled(mut self, choice: Unsettled) -> Self {
         self.unsettled = choice;
         self

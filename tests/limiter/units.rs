@@ -194,6 +194,7 @@ async fn what_is_charged_is_what_was_used_whoever_gives_up() {
 /// Fifty callers of a gateway that estimate 20 tokens for an answer that takes 30: where
 /// tokens are charged only afterwards, all of them are admitted at once.
 #[tokio::test(start_paused = true)]
+#[allow(clippy::disallowed_methods, reason = "time is paused, and calls take some")]
 async fn estimates_that_are_too_low_neither_exceed_the_limit_in_flight_nor_waste_it() {
     const LIMIT: u64 = 100;
     let policy = Policy::new().rule(requests(Quota::per_second(1_000))).rule(tokens(Quota::per_minute(LIMIT)));
