@@ -103,6 +103,7 @@ mod store;
 #[cfg(feature = "test-util")]
 pub mod testing;
 pub mod time;
+mod unit;
 
 pub use futures_util::future::BoxFuture;
 

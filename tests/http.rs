@@ -30,6 +30,8 @@ mod reload;
 mod settlement;
 #[path = "http/tenants.rs"]
 mod tenants;
+#[path = "http/units.rs"]
+mod units;
 #[path = "http/waits.rs"]
 mod waits;
 

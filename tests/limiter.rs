@@ -22,6 +22,8 @@ mod reload;
 mod service;
 #[path = "limiter/top.rs"]
 mod top;
+#[path = "limiter/units.rs"]
+mod units;
 
 use std::{
     future::Future,

@@ -16,7 +16,7 @@ use std::time::Duration;
 use http::Method;
 use tower_ratelimit::{
     AdaptiveRate, Algorithm, Consistency, Policy, Quota, RateLimiter, Rule,
-    policy::{Dimension, FailureMode, Statuses},
+    policy::{Dimension, FailureMode, Statuses, Unsettled},
 };
 
 const NATIVE: &str = r#"
@@ -83,7 +83,9 @@ fn full() -> Policy {
         .per([Dimension::Method, Dimension::Tenant])
         .max_wait(Duration::from_micros(1))
         .cost(u64::MAX)
+        .unit("tokens")
         .settle(true)
+        .unsettled(Unsettled::Refund)
         .charge_on(Statuses::CLIENT_ERRORS.and([200, 599]))
         .refund_on([404])
         .plan("1", [Quota::per_hour(1)])

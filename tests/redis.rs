@@ -76,6 +76,8 @@ mod set_back;
 #[cfg(feature = "tls")]
 #[path = "redis/tls.rs"]
 mod tls;
+#[path = "redis/units.rs"]
+mod units;
 
 use std::{error::Error, time::Duration};
 

@@ -5,6 +5,7 @@ use std::{borrow::Cow, time::Duration};
 use crate::{
     quota::{Algorithm, Quota},
     time::{in_one_unit, nanos},
+    unit::Unit,
 };
 
 /// The state of one tier after a decision.
@@ -29,6 +30,7 @@ pub struct TierStatus {
     pub(crate) reset: u64,
     pub(crate) naming: Naming,
     pub(crate) violated: bool,
+    pub(crate) unit: Unit,
 }
 
 /// A rule's id, which lives as long as the process. One pointer, so that a
@@ -70,6 +72,12 @@ impl TierStatus {
             _ if self.quota.is_month() => "month".into(),
             _ => in_one_unit(nanos(self.quota.window())).unwrap_or_else(|| "0ns".into()),
         }
+    }
+
+    /// What the tier counts: `requests`, unless its [rule](crate::Rule::unit) says otherwise.
+    #[must_use]
+    pub fn unit(&self) -> &'static str {
+        self.unit.name()
     }
 
     /// Units per window, or in flight at once.

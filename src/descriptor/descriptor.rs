@@ -13,6 +13,7 @@ use super::{
     priority::Priority,
     tenant::{TenantId, TenantLimits, TenantRef},
 };
+use crate::unit::REQUESTS;
 
 /// What happens to a request without a tenant, under rules that count per
 /// tenant; or without a [key](crate::Dimension::Key), under rules that count by it. One
@@ -46,6 +47,15 @@ pub enum MissingTenant {
 /// A key's name, and the key: `None` where the request names more than one.
 type NamedKey<'a> = (&'a str, Option<TenantRef<'a>>);
 
+/// What a request has by name.
+#[derive(Clone, Debug, Default)]
+struct Named<'a> {
+    /// Such as the caller's address beside its API key.
+    keys: Vec<NamedKey<'a>>,
+    /// What it costs in other units than requests.
+    costs: Vec<(&'a str, u64)>,
+}
+
 /// What a request says about one of its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key<'a> {
@@ -73,9 +83,8 @@ pub struct Descriptor<'a> {
     pub(crate) plan: Option<&'a str>,
     /// The only rule that applies, whatever it matches.
     pub(crate) rule: Option<&'a str>,
-    /// Named keys, such as the caller's address beside its API key. Most requests
-    /// have none.
-    keys: Option<Arc<Vec<NamedKey<'a>>>>,
+    /// Most requests have none.
+    named: Option<Arc<Named<'a>>>,
     pub(crate) cost: u64,
     pub(crate) priority: Option<Priority>,
     pub(crate) missing_tenant: MissingTenant,
@@ -102,7 +111,7 @@ impl<'a> Descriptor<'a> {
             tenant: None,
             plan: None,
             rule: None,
-            keys: None,
+            named: None,
             cost: 1,
             priority: None,
             missing_tenant: MissingTenant::Anonymous,
@@ -175,16 +184,40 @@ impl<'a> Descriptor<'a> {
 
     /// `None` if the request names more than one key of that name.
     pub(crate) fn insert_key(&mut self, name: &'a str, key: Option<TenantRef<'a>>) {
-        let keys = Arc::make_mut(self.keys.get_or_insert_default());
+        let keys = &mut Arc::make_mut(self.named.get_or_insert_default()).keys;
         keys.retain(|(own, _)| *own != name);
         keys.push((name, key));
     }
 
-    /// Units that the request costs, multiplied by the cost of each rule. A
+    /// What the request costs in `requests`, multiplied by the cost of each rule. A
     /// cost of 0 charges nothing.
     pub fn cost(mut self, cost: u64) -> Self {
         self.cost = cost;
         self
+    }
+
+    /// What the request costs in another unit than requests, for the rules of
+    /// [that unit](crate::Rule::unit), each of which multiplies it by its own cost.
+    ///
+    /// ```
+    /// use tower_ratelimit::Descriptor;
+    ///
+    /// let prompt = Descriptor::new("/v1/chat").cost_in("input-tokens", 300).cost_in("output-tokens", 1_000);
+    /// # let _ = prompt;
+    /// ```
+    pub fn cost_in(mut self, unit: &'a str, cost: u64) -> Self {
+        self.insert_cost(unit, cost);
+        self
+    }
+
+    pub(crate) fn insert_cost(&mut self, unit: &'a str, cost: u64) {
+        if unit == REQUESTS {
+            self.cost = cost;
+            return;
+        }
+        let costs = &mut Arc::make_mut(self.named.get_or_insert_default()).costs;
+        costs.retain(|(own, _)| *own != unit);
+        costs.push((unit, cost));
     }
 
     /// How much the request matters. It takes precedence over the tenant's and the
@@ -231,8 +264,18 @@ impl<'a> Descriptor<'a> {
         self.tenant.as_ref()?.limits()
     }
 
+    fn keys(&self) -> impl Iterator<Item = &NamedKey<'a>> {
+        self.named.iter().flat_map(|named| &named.keys)
+    }
+
+    /// What it costs in a unit other than requests.
+    pub(crate) fn stated_cost(&self, unit: &str) -> Option<u64> {
+        let costs = self.named.iter().flat_map(|named| &named.costs);
+        costs.into_iter().find_map(|(own, cost)| (*own == unit).then_some(*cost))
+    }
+
     pub(crate) fn find_key(&self, name: &str) -> Key<'_> {
-        match self.keys.iter().flat_map(|keys| &**keys).find(|(own, _)| *own == name) {
+        match self.keys().find(|(own, _)| *own == name) {
             Some((_, Some(key))) => Key::Found(key.id()),
             Some((_, None)) => Key::Ambiguous,
             None => Key::Missing,
@@ -241,7 +284,7 @@ impl<'a> Descriptor<'a> {
 
     /// A key as exceptions know it: an address is not cut to its network.
     pub(crate) fn whole_key(&self, name: &str) -> Option<TenantId<'_>> {
-        let (_, key) = self.keys.iter().flat_map(|keys| &**keys).find(|(own, _)| *own == name)?;
+        let (_, key) = self.keys().find(|(own, _)| *own == name)?;
         key.as_ref().map(TenantRef::whole_id)
     }
 

@@ -19,7 +19,7 @@ use super::{
     buffer::{Buffer, put_integer},
     delays::{Delays, seconds},
 };
-use crate::{decision::TierStatus, quota::Algorithm, time::Timestamp};
+use crate::{decision::TierStatus, quota::Algorithm, time::Timestamp, unit::Unit};
 
 const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -143,9 +143,13 @@ fn put_policy(out: &mut BytesMut, tiers: &[TierStatus]) {
         if window.as_secs() > 0 && window.subsec_nanos() == 0 && !tier.quota.is_month() {
             put_parameter(out, ";w=", window.as_secs());
         }
-        if tier.quota.counted_by() == Algorithm::Concurrency {
-            out.extend_from_slice(b";qu=\"concurrent-requests\"");
-        }
+        let unit = match tier.quota.counted_by() {
+            _ if tier.unit != Unit::default() => tier.unit(),
+            Algorithm::Concurrency => "concurrent-requests",
+            _ => continue,
+        };
+        out.extend_from_slice(b";qu=");
+        put_name(out, unit);
     }
 }
 
@@ -182,9 +186,9 @@ fn put_item(out: &mut BytesMut, index: usize, tier: &TierStatus) {
     put_name(out, &tier.name());
 }
 
-/// Appends the name of a tier, quoted. It is a String of RFC 9651 and of JSON: both
-/// escape the same two of the characters that it can hold. Validation bounds rule ids,
-/// and so the names of tiers, to printable ASCII.
+/// Appends the name of a tier or of a unit, quoted. It is a String of RFC 9651 and of JSON: both
+/// escape the same two of the characters that it can hold. Validation bounds rule ids
+/// and units, and so the names of tiers, to printable ASCII.
 pub(crate) fn put_name(out: &mut BytesMut, name: &str) {
     out.extend_from_slice(b"\"");
     for byte in name.bytes() {

@@ -9,6 +9,7 @@ use crate::{
     decision::{Naming, RateLimitedKind, RuleName, TierStatus},
     quota::{Algorithm, Quota},
     time::Timestamp,
+    unit::Unit,
 };
 
 const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
@@ -23,7 +24,7 @@ fn rule(id: &str) -> RuleName {
 }
 
 fn tier(quota: Quota, remaining: u64, reset: u64) -> TierStatus {
-    TierStatus { rule: &RULE, quota, remaining, reset, naming: Naming::Alone, violated: false }
+    TierStatus { rule: &RULE, quota, remaining, reset, naming: Naming::Alone, violated: false, unit: Unit::default() }
 }
 
 fn violated(quota: Quota, reset: u64) -> TierStatus {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | a number | always that number |
 //! | [`header`] | the value of a header, set by a gateway |
+//! | [`content_length`] | the bytes of the request's body |
 //! | [`from_fn`] | the result of a closure |
 //!
 //! Each rule multiplies the units by its own cost. To settle a cost that is
@@ -11,7 +12,7 @@
 
 use std::{fmt, sync::Arc};
 
-use http::HeaderName;
+use http::{HeaderName, header::CONTENT_LENGTH};
 
 use super::{RequestHead, request_head::header_name};
 
@@ -72,6 +73,22 @@ impl CostExtractor for u64 {
 #[track_caller]
 pub fn header(name: impl TryInto<HeaderName>) -> HeaderCost {
     HeaderCost { name: header_name("cost::header", name) }
+}
+
+/// The bytes of the request's body, for a rule of the [unit](crate::Rule::unit)
+/// `content-bytes`: its `Content-Length`. The cost is 1 where that is missing, as of a
+/// streamed body, and where it is 0. Settle a streamed body by what was read.
+///
+/// ```
+/// use http::Request;
+/// use tower_ratelimit::{RequestHead, cost::{self, CostExtractor}};
+///
+/// let upload = Request::put("/").header("content-length", "2048").body(()).unwrap();
+/// assert_eq!(cost::content_length().cost(&RequestHead::new(&upload)), 2_048);
+/// ```
+#[must_use]
+pub fn content_length() -> HeaderCost {
+    HeaderCost { name: CONTENT_LENGTH }
 }
 
 /// Reads the cost from a header: see [`header`].

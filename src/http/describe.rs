@@ -40,6 +40,8 @@ pub struct Http {
     /// `None`: on, except on tonic's server.
     exempt_preflight: Option<bool>,
     cost: Option<Arc<dyn CostExtractor>>,
+    /// In other units.
+    costs: Vec<(Arc<str>, Arc<dyn CostExtractor>)>,
     priority: Option<Arc<dyn PriorityExtractor>>,
     skip: Option<Arc<dyn Skip>>,
     keys: Vec<(Arc<str>, Arc<dyn TenantExtractor>)>,
@@ -81,6 +83,7 @@ impl Http {
             missing_tenant: MissingTenant::default(),
             exempt_preflight,
             cost: None,
+            costs: Vec::new(),
             priority: None,
             skip: None,
             keys: Vec::new(),
@@ -152,6 +155,13 @@ impl Http {
         self
     }
 
+    /// The cost of a request in another unit: see
+    /// [`RateLimitLayer::cost_in`](crate::RateLimitLayer::cost_in).
+    pub fn cost_in(mut self, unit: impl Into<Arc<str>>, extractor: impl CostExtractor) -> Self {
+        self.costs.push((unit.into(), Arc::new(extractor)));
+        self
+    }
+
     /// How to find another key of a request: see
     /// [`RateLimitLayer::key`](crate::RateLimitLayer::key).
     pub fn key(mut self, name: impl Into<Arc<str>>, extractor: impl TenantExtractor) -> Self {
@@ -196,6 +206,7 @@ impl Http {
         if let Some(extractor) = &self.cost {
             descriptor.cost = extractor.cost(head);
         }
+        self.costs.iter().for_each(|(unit, extractor)| descriptor.insert_cost(unit, extractor.cost(head)));
         descriptor.priority = self.priority.as_ref().and_then(|extractor| extractor.priority(head));
         descriptor
     }

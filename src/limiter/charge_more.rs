@@ -30,15 +30,15 @@ use crate::{
 };
 
 impl Lease {
-    /// Charges more for the rules that the handler settles, if all of them admit
-    /// it now.
-    pub(crate) async fn try_add(&self, units: u64) -> Result<(), RateLimited> {
+    /// Charges more for the rules that the handler settles in this unit, if all of them
+    /// admit it now.
+    pub(crate) async fn try_add(&self, unit: &str, units: u64) -> Result<(), RateLimited> {
         if units == 0 {
             return Ok(());
         }
         let (mut decision, mut admission) = self.charge_more(
             Duration::ZERO,
-            |rule| rule.options.settle,
+            |rule| rule.options.settles_in(unit),
             |charge, charges| {
                 let cost = units.saturating_mul(charge.rule.options.cost);
                 charges.extend(rates_of(Charge { cost, max_wait: 0, ..charge }));
@@ -50,9 +50,8 @@ impl Lease {
         }
         decision.into_result()?;
         if let Some(lease) = admission.and_then(Admission::take_lease) {
-            // It is no permit of its own.
-            lease.release();
-            self.added().push(Added { lease, units });
+            self.replace_settled(unit, |charged| charged.saturating_add(units));
+            self.changes().added.push(Added { lease: lease.into_part(), units });
         }
         Ok(())
     }

@@ -6,6 +6,7 @@
 //! afterwards.
 
 use std::{
+    collections::BTreeMap,
     fmt, slice,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -25,7 +26,7 @@ use super::{
 use crate::{
     backend::{Backend, Charge, Outcome, OutcomeKind, Receipt, Settlement},
     decision::RateLimited,
-    policy::{CompiledPolicy, CompiledRule, Tier, charge::Charges},
+    policy::{CompiledPolicy, CompiledRule, Tier, Unsettled, charge::Charges},
     time::Timestamp,
 };
 
@@ -37,13 +38,20 @@ pub(crate) struct Lease {
     pub(super) grant: Grant,
     /// Of shadow rules: each was charged separately.
     pub(super) shadows: Vec<Self>,
-    /// What was added to the request while it was under way.
-    added: Mutex<Vec<Added>>,
+    changes: Mutex<Changes>,
     /// Whether it is counted among the limiter's permits.
     is_counted: bool,
     is_released: AtomicBool,
     /// When the request was sent, if its slot was put off.
     put_off: Option<Postponement>,
+}
+
+/// What became of a request's cost while it was under way.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    pub(super) added: Vec<Added>,
+    /// What it is charged by now, in each unit that its handler has settled.
+    settled: Vec<(String, u64)>,
 }
 
 /// Units that were added to a request, in units of its own cost.
@@ -53,12 +61,19 @@ pub(super) struct Added {
     pub(super) units: u64,
 }
 
+impl Added {
+    /// Whether it was charged by any such rule.
+    fn is_any(&self, which: impl Fn(&CompiledRule) -> bool) -> bool {
+        self.lease.receipts().any(|(receipt, _)| receipt.charges().any(|charge| which(charge.rule)))
+    }
+}
+
 impl Lease {
     pub(super) fn new(limiter: &RateLimiter, grant: Grant) -> Self {
         let limiter = limiter.clone();
         let is_released = AtomicBool::new(false);
-        let added = Mutex::default();
-        Self { limiter, grant, shadows: Vec::new(), added, is_counted: false, is_released, put_off: None }
+        let changes = Mutex::default();
+        Self { limiter, grant, shadows: Vec::new(), changes, is_counted: false, is_released, put_off: None }
     }
 
     /// The lease of a shadow rule; `None` where nothing is in flight and
@@ -88,6 +103,13 @@ impl Lease {
     /// It counts as a permit already, until it is released.
     pub(super) fn counted_before(mut self) -> Self {
         self.is_counted = true;
+        self
+    }
+
+    /// It is a part of another lease, which settles it, and no permit of its own.
+    pub(super) fn into_part(mut self) -> Self {
+        self.release();
+        self.is_counted = false;
         self
     }
 
@@ -123,25 +145,94 @@ impl Lease {
         std::iter::once((&**receipt, *decider)).chain(mirror.iter().map(|mirror| (&**mirror, Decider::Mirror)))
     }
 
-    /// Charges more, or gives some back, in units of the request's own cost:
-    /// for the rules that allow the handler to settle.
-    pub(crate) fn settle(&self, settlement: Settlement) {
-        let settles = |rule: &CompiledRule| rule.options.settle;
+    /// Charges more, or gives some back, of what the request costs in this unit: for the
+    /// rules that allow the handler to settle.
+    pub(crate) fn settle(&self, unit: &str, settlement: Settlement) {
+        self.replace_settled(unit, |charged| match settlement {
+            Settlement::Add(more) => charged.saturating_add(more),
+            Settlement::GiveBack(less) => charged.saturating_sub(less),
+        });
+        self.settle_in(unit, settlement);
+    }
+
+    /// Charges the difference to what the request has cost in all.
+    pub(crate) fn settle_to(&self, unit: &str, actual: u64) {
+        let charged = self.replace_settled(unit, |_| actual);
+        match actual.checked_sub(charged) {
+            Some(0) => {}
+            Some(more) => self.settle_in(unit, Settlement::Add(more)),
+            None => self.settle_in(unit, Settlement::GiveBack(charged - actual)),
+        }
+    }
+
+    fn settle_in(&self, unit: &str, settlement: Settlement) {
+        let settles = |rule: &CompiledRule| rule.options.settles_in(unit);
         match settlement {
             Settlement::Add(_) => self.settle_where(settles, settlement),
             Settlement::GiveBack(units) => self.give_back_where(settles, units),
         }
     }
 
-    /// What was added, while it is locked.
-    pub(super) fn added(&self) -> MutexGuard<'_, Vec<Added>> {
-        self.added.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Whether a rule charges the bytes of the response.
+    pub(crate) fn counts_bytes(&self) -> bool {
+        self.receipts().any(|(receipt, _)| receipt.charges().any(|charge| charge.rule.options.per_byte.is_some()))
+    }
+
+    /// The response had so many bytes: rules that charge them settle what was stated.
+    pub(crate) fn settle_bytes(&self, sent: u64) {
+        let charged: BTreeMap<usize, u64> = self
+            .receipts()
+            .flat_map(|(receipt, _)| receipt.charges())
+            .filter(|charge| charge.rule.options.per_byte.is_some())
+            .map(|charge| (charge.rule.index, charge.cost / charge.rule.options.cost.max(1)))
+            .collect();
+        for (index, stated) in charged {
+            let settlement = match sent.checked_sub(stated) {
+                Some(more) => Settlement::Add(more),
+                None => Settlement::GiveBack(stated - sent),
+            };
+            self.settle_where(|rule| rule.index == index, settlement);
+        }
+    }
+
+    /// Replaces what the request is charged in this unit. Returns what it was charged before.
+    pub(super) fn replace_settled(&self, unit: &str, replace: impl FnOnce(u64) -> u64) -> u64 {
+        let settled = &mut self.changes().settled;
+        let index = settled.iter().position(|(known, _)| known == unit).unwrap_or_else(|| {
+            settled.push((unit.to_owned(), self.stated_in(unit)));
+            settled.len() - 1
+        });
+        let before = settled[index].1;
+        settled[index].1 = replace(before);
+        before
+    }
+
+    /// What the request was charged in this unit when it was admitted.
+    fn stated_in(&self, unit: &str) -> u64 {
+        let charges = self.receipts().flat_map(|(receipt, _)| receipt.charges());
+        let settles = charges.filter(|charge| charge.rule.options.settles_in(unit));
+        settles.map(|charge| charge.cost / charge.rule.options.cost.max(1)).max().unwrap_or(0)
+    }
+
+    /// Gives back what rules charged that refund what no handler has settled.
+    fn refund_unsettled(&self) {
+        let refunds = |rule: &CompiledRule| rule.options.unsettled == Unsettled::Refund;
+        if self.is_counted && self.receipts().any(|(receipt, _)| receipt.charges().any(|charge| refunds(charge.rule))) {
+            let settled = std::mem::take(&mut self.changes().settled);
+            let is_open = |rule: &CompiledRule| settled.iter().all(|(unit, _)| unit != rule.options.unit_name());
+            self.settle_where(|rule| refunds(rule) && is_open(rule), Settlement::GiveBack(u64::MAX));
+        }
+    }
+
+    /// What was changed, while it is locked.
+    pub(super) fn changes(&self) -> MutexGuard<'_, Changes> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Gives back what was added latest, and then what the request was charged.
     fn give_back_where(&self, which: impl Fn(&CompiledRule) -> bool + Copy, units: u64) {
         let mut left = units;
-        for added in self.added().iter_mut().rev().filter(|added| added.units > 0) {
+        for added in self.changes().added.iter_mut().rev().filter(|added| added.units > 0 && added.is_any(which)) {
             let own = added.units.min(left);
             added.lease.settle_where(which, Settlement::GiveBack(own));
             added.units -= own;
@@ -247,7 +338,7 @@ impl Lease {
     /// Gives back all that was charged, what was added too, where that cannot break
     /// a bound.
     pub(crate) fn refund(&self) {
-        for Added { lease, units } in self.added().drain(..) {
+        for Added { lease, units } in self.changes().added.drain(..) {
             lease.settle_where(|_| true, Settlement::GiveBack(units));
         }
         self.shadows.iter().for_each(Self::refund_shadow);
@@ -321,6 +412,7 @@ fn is_settled_late(receipt: &Receipt) -> bool {
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        self.refund_unsettled();
         self.release();
     }
 }

@@ -22,6 +22,7 @@ use crate::{
     backend::{Charge, Receipt, Settlement, TierClaim, TierState},
     decision::{Decision, RateLimited},
     policy::{ChargedRule, CompiledPolicy, charge::Charges},
+    unit::REQUESTS,
 };
 
 /// Permission to proceed, from [`RateLimiter::acquire`](crate::RateLimiter::acquire).
@@ -113,9 +114,7 @@ impl Permit {
     /// # }
     /// ```
     pub fn add(&self, units: u64) {
-        if let Some(lease) = self.lease() {
-            lease.settle(Settlement::Add(units));
-        }
+        self.add_in(REQUESTS, units);
     }
 
     /// Charges more, as [`add`](Self::add) does, but only if every such rule admits
@@ -126,18 +125,48 @@ impl Permit {
     ///
     /// The rejection, which charged nothing.
     pub async fn try_add(&self, units: u64) -> Result<(), RateLimited> {
-        match self.lease() {
-            Some(lease) => lease.try_add(units).await,
-            None => Ok(()),
-        }
+        self.try_add_in(REQUESTS, units).await
     }
 
     /// Gives back some of what was charged, in units of the request's own
     /// cost, for the rules that settle afterwards. In all at most what was
     /// charged, and only where that cannot break a limit's bound.
     pub fn give_back(&self, units: u64) {
+        self.give_back_in(REQUESTS, units);
+    }
+
+    /// As [`add`](Self::add), for the rules of another [unit](crate::Rule::unit).
+    pub fn add_in(&self, unit: &str, units: u64) {
         if let Some(lease) = self.lease() {
-            lease.settle(Settlement::GiveBack(units));
+            lease.settle(unit, Settlement::Add(units));
+        }
+    }
+
+    /// As [`give_back`](Self::give_back), for the rules of another
+    /// [unit](crate::Rule::unit).
+    pub fn give_back_in(&self, unit: &str, units: u64) {
+        if let Some(lease) = self.lease() {
+            lease.settle(unit, Settlement::GiveBack(units));
+        }
+    }
+
+    /// As [`try_add`](Self::try_add), for the rules of another [unit](crate::Rule::unit).
+    ///
+    /// # Errors
+    ///
+    /// The rejection, which charged nothing.
+    pub async fn try_add_in(&self, unit: &str, units: u64) -> Result<(), RateLimited> {
+        match self.lease() {
+            Some(lease) => lease.try_add(unit, units).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Settles what the request has cost in all in this [unit](crate::Rule::unit): see
+    /// [`ChargeHandle::settle_in`](crate::ChargeHandle::settle_in).
+    pub fn settle_in(&self, unit: &str, actual: u64) {
+        if let Some(lease) = self.lease() {
+            lease.settle_to(unit, actual);
         }
     }
 

@@ -78,8 +78,10 @@ where
                     Some(messages) => ready!(messages.poll_frame(body, cx)),
                     None => ready!(body.poll_frame(cx)).map(|frame| frame.map_err(Stopped::Failed)),
                 };
-                if !matches!(frame, Some(Ok(_))) {
-                    *guard = None;
+                match (&frame, guard.as_mut()) {
+                    (Some(Ok(frame)), Some(guard)) => guard.count_bytes(frame),
+                    (Some(Ok(_)), None) => {}
+                    _ => *guard = None,
                 }
                 frame
             }

@@ -8,7 +8,9 @@
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Buf;
 use http::StatusCode;
+use http_body::Frame;
 
 use super::messages::MessageLimiter;
 use crate::{
@@ -17,6 +19,7 @@ use crate::{
     limiter::{Feedback, Lease},
     policy::Messages,
     time::Timestamp,
+    unit::REQUESTS,
 };
 
 /// A handle on what a request was charged, for costs that are known only
@@ -60,9 +63,9 @@ impl ChargeHandle {
         Self { lease: None }
     }
 
-    fn settle(&self, settlement: Settlement) {
+    fn settle(&self, unit: &str, settlement: Settlement) {
         if let Some(lease) = &self.lease {
-            lease.settle(settlement);
+            lease.settle(unit, settlement);
         }
     }
 
@@ -70,8 +73,17 @@ impl ChargeHandle {
     /// multiplies by its cost. It always succeeds, since the units have been
     /// spent: a counter may go into debt, which is paid back before the next
     /// request is admitted.
+    ///
+    /// Like [`Descriptor::cost`](crate::Descriptor::cost), it is for rules that count
+    /// `requests`; for those of another unit, see [`add_in`](Self::add_in).
     pub fn add(&self, units: u64) {
-        self.settle(Settlement::Add(units));
+        self.add_in(REQUESTS, units);
+    }
+
+    /// As [`add`](Self::add), for the rules of another [unit](crate::Rule::unit): no other
+    /// rule is charged.
+    pub fn add_in(&self, unit: &str, units: u64) {
+        self.settle(unit, Settlement::Add(units));
     }
 
     /// Charges more, in units of the request's own cost, if every rule that settles
@@ -101,8 +113,17 @@ impl ChargeHandle {
     /// }
     /// ```
     pub async fn try_add(&self, units: u64) -> Result<(), RateLimited> {
+        self.try_add_in(REQUESTS, units).await
+    }
+
+    /// As [`try_add`](Self::try_add), for the rules of another [unit](crate::Rule::unit).
+    ///
+    /// # Errors
+    ///
+    /// The rejection, which charged nothing.
+    pub async fn try_add_in(&self, unit: &str, units: u64) -> Result<(), RateLimited> {
         match &self.lease {
-            Some(lease) => lease.try_add(units).await,
+            Some(lease) => lease.try_add(unit, units).await,
             None => Ok(()),
         }
     }
@@ -111,7 +132,40 @@ impl ChargeHandle {
     /// never gives back more than was charged, and only as far as that cannot
     /// break a limit's bound.
     pub fn give_back(&self, units: u64) {
-        self.settle(Settlement::GiveBack(units));
+        self.give_back_in(REQUESTS, units);
+    }
+
+    /// As [`give_back`](Self::give_back), for the rules of another
+    /// [unit](crate::Rule::unit).
+    pub fn give_back_in(&self, unit: &str, units: u64) {
+        self.settle(unit, Settlement::GiveBack(units));
+    }
+
+    /// Settles what the request has cost in all in this [unit](crate::Rule::unit): charges
+    /// what it cost more than it is charged so far, or gives back the difference. It
+    /// replaces what was settled before, so a stream may call it again and again.
+    ///
+    /// ```
+    /// use axum::{Extension, Router, routing::post};
+    /// use tower_ratelimit::{ChargeHandle, Policy, Quota, RateLimitLayer, RateLimiter, Rule};
+    ///
+    /// async fn complete(Extension(charge): Extension<ChargeHandle>) -> &'static str {
+    ///     charge.settle_in("tokens", 180);
+    ///     "an answer"
+    /// }
+    ///
+    /// let policy = Policy::new()
+    ///     .rule(Rule::new("requests").tier(Quota::per_minute(60)))
+    ///     .rule(Rule::new("tokens").unit("tokens").tier(Quota::per_minute(10_000)).settle(true));
+    /// // 500 tokens are reserved until the answer is there.
+    /// let layer = RateLimitLayer::new(RateLimiter::new(policy)?).cost_in("tokens", 500);
+    /// let app: Router = Router::new().route("/complete", post(complete)).layer(layer);
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn settle_in(&self, unit: &str, actual: u64) {
+        if let Some(lease) = &self.lease {
+            lease.settle_to(unit, actual);
+        }
     }
 }
 
@@ -130,13 +184,16 @@ pub struct InFlightGuard {
     connection: Option<ConnectionPermit>,
     /// The endpoint, for upstream feedback.
     endpoint: u128,
+    /// The bytes of the response so far, where a rule charges them.
+    sent: Option<u64>,
 }
 
 impl InFlightGuard {
     /// Boxed, since most responses have no guard, and each is moved several times.
     pub(super) fn new(lease: Lease, endpoint: u128) -> Box<Self> {
         let lease = Arc::new(lease);
-        Box::new(Self { lease, messages: None, asks_for_upgrade: false, connection: None, endpoint })
+        let sent = lease.counts_bytes().then_some(0);
+        Box::new(Self { lease, messages: None, asks_for_upgrade: false, connection: None, endpoint, sent })
     }
 
     /// The permit for the extensions of a request that may upgrade its connection, if
@@ -161,6 +218,13 @@ impl InFlightGuard {
     /// The handle for the request's extensions, if a rule settles afterwards.
     pub(super) fn charge_handle(&self) -> Option<ChargeHandle> {
         self.lease.is_settled_by_handler().then(|| ChargeHandle { lease: Some(Arc::clone(&self.lease)) })
+    }
+
+    /// A part of the response's body is sent.
+    pub(super) fn count_bytes<D: Buf>(&mut self, frame: &Frame<D>) {
+        if let (Some(sent), Some(data)) = (&mut self.sent, frame.data_ref()) {
+            *sent += data.remaining() as u64;
+        }
     }
 
     /// Reports the response's status: rules that do not charge for it refund
@@ -215,6 +279,9 @@ impl InFlightGuard {
 
 impl Drop for InFlightGuard {
     fn drop(&mut self) {
+        if let Some(sent) = self.sent {
+            self.lease.settle_bytes(sent);
+        }
         if self.connection.is_none() {
             self.lease.release();
         }

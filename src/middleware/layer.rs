@@ -320,6 +320,26 @@ impl<A> RateLimitLayer<Http, A> {
         self
     }
 
+    /// The cost of a request in another [unit](crate::Rule::unit) than requests: an estimate,
+    /// where it is settled afterwards.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Policy, Quota, RateLimitLayer, RateLimiter, Rule, cost};
+    ///
+    /// let tokens = Rule::new("tokens").unit("tokens").tier(Quota::per_minute(10_000)).settle(true);
+    /// let uploads = Rule::new("uploads").unit("content-bytes").tier(Quota::per_second(10_000_000));
+    /// let limiter = RateLimiter::new(Policy::new().rule(tokens).rule(uploads))?;
+    /// let layer = RateLimitLayer::new(limiter)
+    ///     .cost_in("tokens", cost::header("x-estimated-tokens"))
+    ///     .cost_in("content-bytes", cost::content_length());
+    /// # let _ = layer;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn cost_in(mut self, unit: impl Into<Arc<str>>, extractor: impl CostExtractor) -> Self {
+        self.describe = self.describe.cost_in(unit, extractor);
+        self
+    }
+
     /// How much a request matters: the name in a [header](crate::priority::header), an
     /// [extension](crate::priority::extension), or the result of a
     /// [function](crate::priority::from_fn). By default its tenant says, or its plan.

@@ -11,9 +11,9 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use super::facade::metrics;
 #[cfg(feature = "tracing")]
 use super::log_limiter::LogLimiter;
+use super::{facade::metrics, mistakes::Reported};
 #[cfg(any(feature = "admin", feature = "metrics"))]
 use crate::descriptor::Priority;
 
@@ -54,6 +54,7 @@ impl RequestResult {
 /// What is reported of one rule.
 #[derive(Debug, Default)]
 pub(crate) struct RuleReports {
+    pub(crate) mistakes: Reported,
     /// Only where a page shows them.
     #[cfg(feature = "admin")]
     totals: OnceLock<Arc<RuleTotals>>,

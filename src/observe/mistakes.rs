@@ -28,14 +28,16 @@ pub(crate) enum Mistake {
     SuspectProxy = 11,
     KeyNeverFound = 12,
     FailedSignal = 13,
+    UnstatedUnit = 14,
 }
 
 /// Where the mistakes are explained.
 const GUIDE: &str = "https://docs.rs/tower-ratelimit/latest/tower_ratelimit/guide/codes/";
 
 /// What mistakes are called in events, in metrics and in the docs.
-const CODES: [&str; 13] = [
-    "RL001", "RL002", "RL003", "RL004", "RL005", "RL006", "RL007", "RL008", "RL009", "RL010", "RL011", "RL012", "RL013",
+const CODES: [&str; 14] = [
+    "RL001", "RL002", "RL003", "RL004", "RL005", "RL006", "RL007", "RL008", "RL009", "RL010", "RL011", "RL012",
+    "RL013", "RL014",
 ];
 
 impl Mistake {
@@ -84,6 +86,9 @@ impl Mistake {
                  happens to such requests with the rule's `on_missing_key`"
             }
             Self::FailedSignal => "a signal of overload panicked or was no number, and is ignored while it does",
+            Self::UnstatedUnit => {
+                "a request stated no cost in the unit of a rule, which charged it nothing: state it with `cost_in`"
+            }
             Self::WithoutEffect => "a part of the policy is valid, and yet hardly what it is meant to be",
         }
     }

@@ -12,7 +12,8 @@ use smallvec::SmallVec;
 use super::{
     choices::Consistency,
     compiled::{CompiledPolicy, CompiledRule},
-    rule::{Limits, Override, Rule},
+    exceptions::{Limits, Override},
+    rule::Rule,
     rule_keys::Selection,
     tiers::{OwnTiers, Tier, TierSets},
 };
@@ -346,6 +347,7 @@ fn have_same_selections(one: &Rule, other: &Rule) -> bool {
         of.iter().map(|(name, instead)| (&**name, matches!(instead.limits, Limits::Tiers(_))))
     }
     one.shadow == other.shadow
+        && one.unit == other.unit
         && one.adaptive_rate == other.adaptive_rate
         && (one.adaptive_rate.is_none() || one.local_share == other.local_share)
         && one.per == other.per

@@ -184,6 +184,38 @@ pub enum Messages {
 
 names!(Messages, "direction", { Client => "client", Server => "server", Both => "both" });
 
+/// What happens to a charge that no handler has settled: see
+/// [`Rule::unsettled`](crate::Rule::unsettled).
+///
+/// ```
+/// use tower_ratelimit::policy::Unsettled;
+///
+/// assert_eq!("refund".parse(), Ok(Unsettled::Refund));
+/// assert_eq!(Unsettled::default().to_string(), "keep");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
+pub enum Unsettled {
+    /// It stays. The default.
+    #[default]
+    Keep,
+    /// It is given back.
+    Refund,
+}
+
+names!(Unsettled, "choice", { Keep => "keep", Refund => "refund" });
+
+/// The bytes that a request has cost: see
+/// [`Rule::per_response_byte`](crate::Rule::per_response_byte).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
+pub(crate) enum PerByte {
+    Response,
+}
+
 impl Messages {
     /// Whether messages in the direction `other` are charged.
     pub(crate) fn include(self, other: Self) -> bool {

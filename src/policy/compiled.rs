@@ -35,7 +35,7 @@ use crate::{
     descriptor::{Descriptor, Priority, TenantId, TenantLimits, TenantRef},
     error::{BackendErrorKind, ConfigError},
     fingerprint::{Fingerprint, Scope},
-    observe::RuleReports,
+    observe::{Mistake, RuleReports},
     quota::Quota,
     time::{Timestamp, nanos},
 };
@@ -268,7 +268,6 @@ pub(crate) struct CompiledRule {
     pub(crate) max_wait: Option<u64>,
     /// The rule as it is written, without its plans and tenants.
     pub(crate) options: Rule,
-    #[cfg_attr(not(any(feature = "metrics", feature = "tracing")), allow(dead_code, reason = "it is empty"))]
     pub(crate) reports: RuleReports,
 }
 
@@ -332,6 +331,26 @@ impl CompiledRule {
     /// Whether the cost of a request may be settled after it was admitted.
     pub(crate) fn is_settled_late(&self) -> bool {
         self.options.is_settled_late()
+    }
+
+    /// Units that the rule takes of a request.
+    #[inline]
+    pub(super) fn cost_of(&self, descriptor: &Descriptor<'_>) -> u64 {
+        let stated = match &self.options.unit {
+            None => descriptor.cost,
+            Some(unit) => match (descriptor.stated_cost(unit), self.options.per_byte) {
+                (Some(stated), _) => stated,
+                (None, Some(_)) => 1,
+                (None, None) => self.report_unstated(unit),
+            },
+        };
+        self.options.cost.saturating_mul(stated)
+    }
+
+    #[cold]
+    fn report_unstated(&self, unit: &str) -> u64 {
+        self.reports.mistakes.report(Mistake::UnstatedUnit, &format_args!("rule `{}`, unit `{unit}`", self.id));
+        0
     }
 
     /// Whether a response of this status is charged.

@@ -7,11 +7,12 @@
 use super::{
     charge::Charges,
     compiled::CompiledPolicy,
+    exceptions::Limits,
     identity::{MissingIdentity, found as found_key},
     matcher::{PatternMatch, PatternMatches},
     networks,
     resolve::{Extra, Lookup},
-    rule::{Limits, Rule},
+    rule::Rule,
 };
 use crate::{
     decision::{RateLimitedKind, TierStatus},

@@ -17,7 +17,7 @@ use super::{
     choices::Dimension,
     statuses::{Item, Statuses},
 };
-use crate::{descriptor::Priority, quota::Quota, time::in_one_unit};
+use crate::{descriptor::Priority, quota::Quota, time::in_one_unit, unit::REQUESTS};
 
 /// What every duration looks like, for the schema.
 pub(super) const DURATION: &str = "[0-9] *[a-zµ]";
@@ -43,6 +43,20 @@ pub(super) fn one() -> u64 {
 
 pub(super) fn is_one(value: &u64) -> bool {
     *value == 1
+}
+
+/// The unit of a rule: `requests` is none.
+pub(super) mod unit {
+    use super::*;
+
+    pub(crate) fn serialize<S: Serializer>(unit: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
+        unit.serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        Ok(Some(name).filter(|name| name != REQUESTS))
+    }
 }
 
 /// What a rule needs at least, and the other name of a key.

@@ -11,6 +11,7 @@ mod choices;
 mod compiled;
 #[cfg(feature = "serde")]
 mod config;
+mod exceptions;
 mod explain;
 #[cfg(feature = "serde")]
 mod forms;
@@ -49,7 +50,7 @@ pub(crate) use self::{
 };
 pub use self::{
     adaptive_rate::AdaptiveRate,
-    choices::{Consistency, Dimension, FailureMode, Messages},
+    choices::{Consistency, Dimension, FailureMode, Messages, Unsettled},
     policy::Policy,
     rule::Rule,
     statuses::Statuses,

@@ -7,7 +7,8 @@
 use super::forms;
 use super::{
     choices::Dimension,
-    rule::{Limits, Match, Rule},
+    exceptions::Limits,
+    rule::{Match, Rule},
 };
 use crate::{overload::Overload, quota::Quota};
 

@@ -84,7 +84,7 @@ impl CompiledPolicy {
             tenant,
             key: scope.key(tenant),
             selection: Selection::ONLY,
-            cost: rule.options.cost.saturating_mul(descriptor.cost),
+            cost: rule.cost_of(descriptor),
             max_wait: rule.max_wait.unwrap_or(0),
             priority: descriptor.stated_priority().unwrap_or_default(),
         })
@@ -347,7 +347,7 @@ impl<'a> Lookup<'a> {
             tenant: if rule.is_per_tenant() || rule.options.fair { counted } else { None },
             key: rule.keys.key(selection, counted),
             selection,
-            cost: rule.options.cost.saturating_mul(descriptor.cost),
+            cost: rule.cost_of(descriptor),
             max_wait: rule.max_wait.unwrap_or(0),
             priority,
         });

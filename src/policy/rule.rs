@@ -15,30 +15,16 @@ use serde::{Deserialize, Serialize};
 use super::forms;
 use super::{
     adaptive_rate::AdaptiveRate,
-    choices::{Consistency, Dimension, FailureMode, Messages},
+    choices::{Consistency, Dimension, FailureMode, Messages, PerByte, Unsettled},
+    exceptions::{Limits, Override},
     statuses::Statuses,
 };
 use crate::{
     algorithm::MachineOptions,
     descriptor::{MissingTenant, Priority},
     quota::Quota,
+    unit::REQUESTS,
 };
-
-/// What one tenant or plan has instead of a rule's own tiers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Override {
-    pub(crate) limits: Limits,
-    pub(crate) priority: Option<Priority>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Limits {
-    /// Those that apply otherwise.
-    #[default]
-    Same,
-    Tiers(Vec<Quota>),
-    Unlimited,
-}
 
 /// A match, tiers that must all pass, and how to behave.
 ///
@@ -104,9 +90,18 @@ pub struct Rule {
     pub(crate) smooth: bool,
     #[cfg_attr(feature = "serde", serde(default = "forms::one", skip_serializing_if = "forms::is_one"))]
     pub(crate) cost: u64,
+    /// `None`: requests.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default", with = "forms::unit"))]
+    #[cfg_attr(feature = "serde", schemars(with = "String", regex(pattern = "^[ -~]{1,128}$")))]
+    pub(crate) unit: Option<String>,
     /// Whether a handler may settle.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
     pub(crate) settle: bool,
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
+    pub(crate) unsettled: Unsettled,
+    /// Whether the bytes of its response are what a request has cost.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
+    pub(crate) per_byte: Option<PerByte>,
     /// `None`: every response.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default", with = "forms::statuses"))]
     #[cfg_attr(feature = "serde", schemars(with = "Vec<forms::Status>", length(min = 1)))]
@@ -193,7 +188,10 @@ impl Rule {
             max_wait: None,
             smooth: false,
             cost: 1,
+            unit: None,
             settle: false,
+            unsettled: Unsettled::default(),
+            per_byte: None,
             charge_on: None,
             refund_on: None,
             per_message: None,
@@ -440,6 +438,38 @@ impl Rule {
         self
     }
 
+    /// What the rule's limits count: `requests` by default, `tokens`, `content-bytes`, or
+    /// any other name of at most 128 bytes of printable ASCII. A request is charged what it
+    /// states [in this unit](crate::Descriptor::cost_in), all units of its rules together or
+    /// none. If it states nothing, a rule of another unit than `requests` charges it
+    /// nothing, which is reported once as `RL014`.
+    ///
+    /// A charge of nothing is rejected only while the key is in debt. Of a unit that is
+    /// known only afterwards, a request should state an estimate, so that those in flight
+    /// count.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Descriptor, Policy, Quota, RateLimiter, Rule};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_ratelimit::ConfigError> {
+    /// let policy = Policy::new()
+    ///     .rule(Rule::new("requests").tier(Quota::per_minute(10)))
+    ///     .rule(Rule::new("tokens").unit("tokens").tier(Quota::per_minute(1_000)));
+    /// let limiter = RateLimiter::new(policy)?;
+    /// let prompt = Descriptor::new("/v1/chat").tenant("acme").cost_in("tokens", 600);
+    /// let decision = limiter.check(&prompt).await;
+    /// let left: Vec<_> = decision.tiers().iter().map(|tier| (tier.unit(), tier.remaining())).collect();
+    /// assert_eq!(left, [("requests", 9), ("tokens", 400)]);
+    /// // The tokens do not suffice, so no request is charged either.
+    /// assert!(!limiter.check(&prompt).await.is_allowed());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn unit(mut self, name: impl Into<String>) -> Self {
+        self.unit = Some(name.into()).filter(|name| name != REQUESTS);
+        self
+    }
+
     /// Charges the messages of a gRPC stream one by one, in one direction or
     /// both. Each message after the first costs as much as the call. The call
     /// itself is charged for the first.
@@ -573,6 +603,38 @@ impl Rule {
     /// or [`refund_on`](Self::refund_on), keeps what keys have used.
     pub fn settle(mut self, settle: bool) -> Self {
         self.settle = settle;
+        self
+    }
+
+    /// What happens to the charge of a request that its handler has never settled, not even
+    /// in part: it stays by default. It is decided when the response has ended and the last
+    /// [`ChargeHandle`](crate::ChargeHandle) or permit is dropped. Only for rules that
+    /// [settle](Self::settle).
+    ///
+    /// To [refund](Unsettled::Refund) it lets callers who disconnect early have their
+    /// requests for free, unless the handler settles what it has used by then.
+    /// One who leaves before a backend over a network has decided stays charged.
+    pub fn unsettled(mut self, choice: Unsettled) -> Self {
+        self.unsettled = choice;
+        self
+    }
+
+    /// Whether a request costs the bytes of its response's body: a limit of bandwidth. It is
+    /// settled when the response has ended, or is dropped: what was sent by then is a debt,
+    /// which is paid back before the next request is admitted. So the limit bounds the
+    /// mean, and one response may exceed it.
+    ///
+    /// Until then a request is charged what it states [in the rule's unit](Self::unit), or 1.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Quota, Rule};
+    ///
+    /// // 10 MB a second for each caller.
+    /// let rule = Rule::new("bandwidth").unit("content-bytes").per_response_byte(true).tier(Quota::per_second(10_000_000));
+    /// # tower_ratelimit::RateLimiter::new(tower_ratelimit::Policy::new().rule(rule)).unwrap();
+    /// ```
+    pub fn per_response_byte(mut self, settle: bool) -> Self {
+        self.per_byte = settle.then_some(PerByte::Response);
         self
     }
 
@@ -714,7 +776,16 @@ impl Rule {
 
     /// Whether the cost of a request may be settled after it was admitted.
     pub(crate) fn is_settled_late(&self) -> bool {
-        self.settle || self.charge_on.is_some() || self.refund_on.is_some()
+        self.settle || self.per_byte.is_some() || self.charge_on.is_some() || self.refund_on.is_some()
+    }
+
+    pub(crate) fn unit_name(&self) -> &str {
+        self.unit.as_deref().unwrap_or(REQUESTS)
+    }
+
+    /// Whether a handler may settle it, in this unit.
+    pub(crate) fn settles_in(&self, unit: &str) -> bool {
+        self.settle && self.unit_name() == unit
     }
 
     /// Whether it needs a tier to limit anything.

@@ -19,8 +19,9 @@ use foldhash::fast::RandomState;
 
 use super::{
     adaptive_rate::RateSteps,
+    exceptions::{Limits, Override},
     networks::{self, Networks},
-    rule::{Limits, Override, Rule},
+    rule::Rule,
 };
 use crate::{
     algorithm::{Machine, MachineOptions},
@@ -28,12 +29,14 @@ use crate::{
     descriptor::{Priority, TenantId},
     fingerprint::Scope,
     quota::Quota,
+    unit::Unit,
 };
 
 /// One quota of a rule, compiled for decisions.
 #[derive(Clone, Debug)]
 pub struct Tier {
     pub(crate) rule: RuleName,
+    pub(crate) unit: Unit,
     pub(crate) quota: Quota,
     pub(crate) naming: Naming,
     /// Distinguishes the tier's counter from the key's others. It depends only
@@ -67,12 +70,13 @@ impl Tier {
     }
 
     pub(crate) fn status(&self, remaining: u64, reset: u64, violated: bool) -> TierStatus {
-        TierStatus { rule: self.rule, quota: self.quota, remaining, reset, naming: self.naming, violated }
+        let Self { rule, quota, naming, unit, .. } = *self;
+        TierStatus { rule, quota, remaining, reset, naming, violated, unit }
     }
 }
 
 /// Compiles the quotas of a rule into its tiers.
-fn tier_set(rule: RuleName, quotas: &[Quota], options: MachineOptions) -> Box<[Tier]> {
+fn tier_set((rule, unit): (RuleName, Unit), quotas: &[Quota], options: MachineOptions) -> Box<[Tier]> {
     let window = |quota: &Quota| (quota.window(), quota.is_month());
     let mut of_window = HashMap::<_, usize>::new();
     for quota in quotas {
@@ -95,6 +99,7 @@ fn tier_set(rule: RuleName, quotas: &[Quota], options: MachineOptions) -> Box<[T
         let identity = [&*format!("{counter:?}"), &twins.to_string()];
         Tier {
             rule,
+            unit,
             quota: *quota,
             naming,
             salt: Scope::new(&identity).salt(),
@@ -190,7 +195,7 @@ impl TierSets {
         };
         let quotas = sets.add_exceptions(rule, ignore_case);
         let adapts = !steps.is_empty();
-        let reserved = rule.reserved();
+        let (reserved, unit) = (rule.reserved(), Unit::new(rule.unit_name()));
         let parts: BTreeSet<u32> = reserved.into_iter().chain([0]).collect();
         let place = |part| parts.iter().position(|known| *known == part).unwrap_or(0);
         sets.to_priority = reserved.map(|part| index(place(part) * quotas.len()));
@@ -211,7 +216,7 @@ impl TierSets {
                 |(part, quotas)| {
                     let kept = |quota: &Quota| quota.without(*part).scaled(share);
                     let quotas: Vec<Quota> = quotas.iter().chain(step).map(kept).collect();
-                    tier_set(id, &quotas, rule.machine_options())
+                    tier_set((id, unit), &quotas, rule.machine_options())
                 },
             ));
         }

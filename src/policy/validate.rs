@@ -10,11 +10,12 @@ use std::{collections::HashSet, ops::RangeInclusive, time::Duration};
 use super::{
     adaptive_limit::{self, LimitSteps},
     adaptive_rate::RateSteps,
-    choices::{Consistency, Dimension, FailureMode},
+    choices::{Consistency, Dimension, FailureMode, Unsettled},
+    exceptions::Limits,
     networks,
     pattern::{self, ParameterPosition},
     policy::Policy,
-    rule::{Limits, Match, Rule},
+    rule::{Match, Rule},
     rule_keys::STANDARD_METHODS,
     statuses::Statuses,
 };
@@ -136,6 +137,13 @@ fn check_rule(rule: &Rule) -> Result<(), ConfigError> {
     let reason = "round-robin between tenants works only at a counter that they share: see `per`";
     ensure(!rule.fair || shares_counter, "fair", true, reason)?;
     ensure(rule.cost > 0, "cost", 0, "must be at least 1")?;
+    check_id(rule.unit_name()).map_err(|reason| ConfigError::new("unit", reason).with_value(rule.unit_name()))?;
+    let reason = "counts bytes, so its rule needs a `unit` such as `content-bytes`";
+    ensure(rule.per_byte.is_none() || rule.unit.is_some(), "per_byte", "response", reason)?;
+    let reason = "is settled by the layer, so its rule cannot be settled by a handler: use two rules";
+    ensure(rule.per_byte.is_none() || !rule.settle, "per_byte", "response", reason)?;
+    let reason = "has no meaning in a rule that does not settle: see `settle`";
+    ensure(rule.settle || rule.unsettled == Unsettled::Keep, "unsettled", rule.unsettled, reason)?;
     check_reserve(rule)?;
     check_local_share(rule)?;
     check_sync_interval(rule)?;

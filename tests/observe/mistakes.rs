@@ -89,6 +89,9 @@ async fn mistakes_of_a_layer_are_reported_once_with_their_code() {
         ("RL011", plain().tenant(behind("192.0.2.7")), true, &[("x-forwarded-for", "10.1.2.3")]),
         ("RL011", plain().tenant(behind("192.0.2.0/24")), true, &[("x-forwarded-for", "192.0.2.9")]),
     ];
+    let unstated = Rule::new("tokens").unit("tokens").tier(Quota::per_hour(100));
+    let cases =
+        cases.into_iter().chain([("RL014", RateLimitLayer::new(limiter(Policy::new().rule(unstated))), true, &[][..])]);
     for (code, layer, has_address, headers) in cases {
         let (log, _guard) = Log::start();
         assert_eq!(send(&layer, has_address, headers).await, 200, "{code}");

@@ -4,7 +4,7 @@ use proptest::{prelude::*, sample::Index};
 use tower_ratelimit::{Algorithm, Policy, Rule};
 
 /// Words with a meaning to the reader, and some without.
-const WORDS: [&str; 47] = [
+const WORDS: [&str; 50] = [
     "rules",
     "slas",
     "id",
@@ -23,6 +23,9 @@ const WORDS: [&str; 47] = [
     "max_wait",
     "smooth",
     "settle",
+    "unit",
+    "unsettled",
+    "per_byte",
     "charge_on",
     "refund_on",
     "5xx",

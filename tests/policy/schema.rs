@@ -98,7 +98,9 @@ fn full() -> Value {
                 "max_wait": "250ms",
                 "smooth": true,
                 "cost": 1,
+                "unit": "tokens",
                 "settle": true,
+                "unsettled": "refund",
                 "charge_on": [401, "5xx"],
                 "refund_on": [503],
                 "per_message": "both",
@@ -117,6 +119,7 @@ fn full() -> Value {
             },
             {
                 "id": "routes", "match": { "routes": ["/x"] }, "tiers": [{ "concurrent": 3 }],
+                "unit": "content-bytes", "per_byte": "response",
                 "reserve": { "normal": "5%", "high": "12.5%", "critical": "20%" },
             },
             { "id": "found", "tiers": [{ "concurrent": { "min": 10, "max": 500, "start": 20 } }] },

@@ -1,8 +1,17 @@
 use super::*;
+use crate::unit::Unit;
 use crate::{decision::Naming, quota::Quota, time::nanos};
 
 fn tier(quota: Quota, remaining: u64, reset: Duration) -> TierStatus {
-    TierStatus { rule: &"r", quota, remaining, reset: nanos(reset), naming: Naming::Alone, violated: false }
+    TierStatus {
+        rule: &"r",
+        quota,
+        remaining,
+        reset: nanos(reset),
+        naming: Naming::Alone,
+        violated: false,
+        unit: Unit::default(),
+    }
 }
 
 #[test]

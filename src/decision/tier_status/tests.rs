@@ -17,6 +17,7 @@ fn a_window_is_named_in_its_largest_whole_unit() {
             reset: 0,
             naming: Naming::ByWindow,
             violated: false,
+            unit: Unit::default(),
         };
         assert_eq!(status.name(), format!("r-{name}"));
     }
@@ -31,6 +32,7 @@ fn the_next_unit_of_a_bucket_comes_before_it_is_full() {
         reset: nanos(reset),
         naming: Naming::Alone,
         violated: false,
+        unit: Unit::default(),
     };
     let empty = tier(0, Duration::from_millis(950));
     assert_eq!(empty.next_unit(), Duration::from_millis(50));

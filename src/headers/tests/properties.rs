@@ -52,6 +52,7 @@ fn any_tier() -> impl Strategy<Value = TierStatus> {
             reset,
             naming,
             violated,
+            unit: Unit::default(),
         },
     )
 }

@@ -6,12 +6,21 @@ use crate::{
     decision::{Decision, Naming},
     quota::Quota,
     time::Timestamp,
+    unit::Unit,
 };
 
 fn tier(rule: &str, violated: bool) -> TierStatus {
     let rule = Box::leak(Box::new(&*String::from(rule).leak()));
     let quota = Quota::per_second(10);
-    TierStatus { rule, quota, remaining: 0, reset: 1_000_000_000, naming: Naming::ByWindow, violated }
+    TierStatus {
+        rule,
+        quota,
+        remaining: 0,
+        reset: 1_000_000_000,
+        naming: Naming::ByWindow,
+        violated,
+        unit: Unit::default(),
+    }
 }
 
 fn rejected(kind: RateLimitedKind, retry_after: Option<u64>, tiers: &[TierStatus]) -> RateLimited {
