@@ -5,7 +5,7 @@
 //! after [`TIMEOUT`], which the server does not notice: it serves the request in vain, as a
 //! thread pool or a database does. Used by `tests/sim.rs`, `benches/simulate` and
 //! `benches/overload`.
-#![allow(dead_code, reason = "each uses some of it")]
+#![allow(dead_code, clippy::unwrap_used, reason = "each uses some of it; a failure ends the simulation")]
 
 use std::{
     convert::Infallible,
@@ -159,6 +159,7 @@ impl Server {
         }))
     }
 
+    #[allow(clippy::disallowed_methods, reason = "in paused time")]
     async fn serve(&self) {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         let worker = self.workers.acquire().await;
