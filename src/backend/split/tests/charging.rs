@@ -107,9 +107,9 @@ fn debts_and_refunds_follow_the_share() {
             });
             let hold = hold.unwrap_or_else(|| panic!("{algorithm}: {limit} over {count}"));
             admitted += 1;
-            hold.settle(Settlement::Add(20));
+            hold.settle("requests", Settlement::Add(20));
             admitted += 20;
-            hold.settle(Settlement::GiveBack(7));
+            hold.settle("requests", Settlement::GiveBack(7));
             admitted -= 7;
             let seconds = 60;
             let ticks = 10 * seconds;
