@@ -19,7 +19,7 @@ use http::StatusCode;
 use super::{
     adaptive_limit::LimitSteps,
     adaptive_rate::RateSteps,
-    choices::{FailureMode, Messages},
+    choices::{Consistency, FailureMode, Messages},
     matcher::Matcher,
     overrides::Overrides,
     pattern::ParameterPosition,
@@ -130,7 +130,7 @@ impl CompiledPolicy {
             keeps_receipts: AtomicBool::new(has_in_flight || adapts || rules.iter().any(has_more_to_charge)),
             fails_locally: enabled().any(|rule| rule.on_backend_failure == Some(FailureMode::Local) && !rule.shadow),
             settles: enabled().any(|rule| rule.settle),
-            divided_by: enabled().any(Rule::follows_instances).then_some(1),
+            divided_by: enabled().any(follows_instances).then_some(1),
             plan_priorities,
             tenant_priorities,
             has_exempt: enabled().any(|rule| rule.exempt),
@@ -147,7 +147,7 @@ impl CompiledPolicy {
         let mut divided = (*self.policy).clone();
         #[allow(clippy::cast_precision_loss, reason = "a share")]
         let share = 1.0 / instances.max(1) as f64;
-        let following = divided.rules.iter_mut().filter(|rule| rule.follows_instances());
+        let following = divided.rules.iter_mut().filter(|rule| follows_instances(rule));
         following.for_each(|rule| rule.local_share = Some(share));
         let compiled = Self { divided_by: Some(instances), ..Self::new(divided)? };
         Ok(compiled.in_place_of(self).carrying(self, self.carried.clone()))
@@ -401,4 +401,14 @@ fn highest<'n>(named: impl Iterator<Item = (&'n str, Priority)>) -> HashMap<Stri
         *highest = priority.max(*highest);
     }
     all
+}
+
+/// Whether the rule's local share follows the number of instances that the backend sees.
+fn follows_instances(rule: &Rule) -> bool {
+    let is_local = rule.on_backend_failure == Some(FailureMode::Local);
+    is_local
+        && rule.local_share.is_none()
+        && !rule.tiers.iter().any(Quota::is_adaptive)
+        && rule.consistency != Consistency::Exact
+        && rule.enabled
 }

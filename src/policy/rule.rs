@@ -804,14 +804,4 @@ impl Rule {
     pub(super) fn machine_options(&self) -> MachineOptions {
         MachineOptions { settled_late: self.is_settled_late(), smooth: self.smooth }
     }
-
-    /// Whether its local share follows the number of instances that the backend sees.
-    pub(crate) fn follows_instances(&self) -> bool {
-        let is_local = self.on_backend_failure == Some(FailureMode::Local);
-        is_local
-            && self.local_share.is_none()
-            && !self.tiers.iter().any(Quota::is_adaptive)
-            && self.consistency != Consistency::Exact
-            && self.enabled
-    }
 }

@@ -85,7 +85,8 @@ fn every_metric_in_the_code_is_described_with_its_kind() {
         described.iter().map(|(name, (kind, ..))| (name.clone(), (*kind).to_owned())).collect();
     assert_eq!(described_kinds, kinds);
     for (name, (_, unit, text)) in described {
-        let in_seconds = name.ends_with("duration") || name.ends_with("time_in_queue") || name.ends_with("staleness");
+        let seconds = ["duration", "time_in_queue", "staleness", "concurrency.baseline", "view_age"];
+        let in_seconds = seconds.iter().any(|end| name.ends_with(end));
         assert_eq!(unit, Some(if in_seconds { Unit::Seconds } else { Unit::Count }), "{name}");
         assert!(text.ends_with('.') && text.len() > 10, "{name}: {text}");
     }
