@@ -151,7 +151,6 @@ pub(crate) struct TenantLimits {
 }
 
 impl TenantLimits {
-    /// The tiers for a rule, where it has its own.
     /// All tiers, each with its rule.
     #[cfg(feature = "admin")]
     pub(crate) fn all(&self) -> impl Iterator<Item = (Option<&str>, &[Quota])> {
@@ -164,6 +163,7 @@ impl TenantLimits {
         self.by_rule.iter().map(|(rule, _)| &**rule)
     }
 
+    /// The tiers for a rule, where it has its own.
     pub(crate) fn tiers_for(&self, rule: &str, counts_per_tenant: bool) -> Option<&[Quota]> {
         let named = self.by_rule.iter().find(|(own, _)| **own == *rule).map(|(_, tiers)| tiers);
         named.or_else(|| self.everywhere.as_ref().filter(|_| counts_per_tenant)).map(Vec::as_slice)

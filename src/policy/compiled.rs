@@ -371,11 +371,11 @@ impl CompiledRule {
 
     /// What happens to a request when the backend fails in this way.
     pub(crate) fn failure_mode(&self, error: BackendErrorKind) -> FailureMode {
-        // Callers may invent tenants, and so fill a store.
         // It is counted in this process, whatever the backend does.
         if self.limits.is_some() {
             return FailureMode::Local;
         }
+        // Callers may invent tenants, and so fill a store.
         let default = match error {
             BackendErrorKind::OutOfMemory if self.is_per_tenant() => FailureMode::Local,
             _ => FailureMode::default(),

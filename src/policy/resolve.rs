@@ -297,21 +297,28 @@ impl<'a> Lookup<'a> {
         found: PatternMatch,
         tenant: Option<TenantId<'i>>,
     ) -> Option<TenantId<'i>> {
-        let is_certain = rule.options.tenant_param.is_none() || self.is_as_sent(found);
-        tenant.filter(|id| is_certain || !rule.tier_sets.favors(*id))
+        tenant.filter(|id| self.is_certain(rule, found) || !rule.tier_sets.favors(*id))
     }
 
-    /// What an operator has set for the request's tenant under a rule. Tiers that favor it
-    /// need a tenant that a router sees, too.
-    pub(super) fn overridden<'o>(&self, overrides: &'o Overrides, found: PatternMatch) -> Option<Overridden<'o>> {
+    /// Whether a router sees the same tenant.
+    fn is_certain(&self, rule: &CompiledRule, found: PatternMatch) -> bool {
+        rule.options.tenant_param.is_none() || self.is_as_sent(found)
+    }
+
+    /// The tiers that an operator has set for the request's tenant under a rule, or that the
+    /// tenant is blocked. Tiers that favor it need a tenant that a router sees, too.
+    pub(super) fn overridden<'o>(
+        &self,
+        overrides: &'o Overrides,
+        found: PatternMatch,
+    ) -> Option<Result<&'o [Quota], UnusableTiers>> {
         let rule = self.rule(found);
         let own = overrides.get(self.tenant(rule, found)?)?;
         if let Some(until) = own.blocked_until {
-            return Some(Overridden::Blocked(until));
+            return Some(Err(UnusableTiers::Blocked(until)));
         }
         let quotas = own.limits()?.tiers_for(rule.id, rule.keys.counts_tenant)?;
-        let is_certain = rule.options.tenant_param.is_none() || self.is_as_sent(found);
-        (is_certain || is_within(quotas, &rule.options.tiers)).then_some(Overridden::Tiers(quotas))
+        (self.is_certain(rule, found) || is_within(quotas, &rule.options.tiers)).then_some(Ok(quotas))
     }
 
     /// Adds the charge of a rule that matches. `Err` if it charges nothing: the request is
@@ -355,22 +362,6 @@ impl<'a> Lookup<'a> {
     }
 }
 
-/// What an operator has set for a tenant.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Overridden<'o> {
-    Blocked(Timestamp),
-    Tiers(&'o [Quota]),
-}
-
-impl<'o> Overridden<'o> {
-    fn quotas(self) -> Option<&'o [Quota]> {
-        match self {
-            Self::Tiers(quotas) => Some(quotas),
-            Self::Blocked(_) => None,
-        }
-    }
-}
-
 /// What charges of few requests borrow, with the index of its rule: names of several keys
 /// together, and the tiers that tenants bring.
 #[derive(Debug, Default)]
@@ -393,16 +384,10 @@ impl Extra {
                 extra.names.extend(name.map(|name| (rule.index, name)));
             }
             let overridden = overrides.and_then(|overrides| lookup.overridden(overrides, *found));
-            if let Some(Overridden::Blocked(until)) = overridden {
-                extra.own.push((rule.index, Err(UnusableTiers::Blocked(until))));
-                continue;
-            }
-            let by_operator = overridden.and_then(Overridden::quotas);
-            let quotas = || limits.and_then(|limits| limits.tiers_for(rule.id, rule.keys.counts_tenant));
-            if let Some(quotas) = by_operator.or_else(quotas) {
-                let own = lookup.policy.own_tiers(rule, quotas).map_err(UnusableTiers::Invalid);
-                extra.own.push((rule.index, own));
-            }
+            let brought = || limits?.tiers_for(rule.id, rule.keys.counts_tenant).map(Ok);
+            let compile = |quotas| lookup.policy.own_tiers(rule, quotas).map_err(UnusableTiers::Invalid);
+            let own = overridden.or_else(brought).map(|quotas| quotas.and_then(compile));
+            extra.own.extend(own.map(|own| (rule.index, own)));
         }
         extra
     }
