@@ -63,8 +63,7 @@ pub(super) fn conclude(
             };
             let Some(reservation) = reservation else {
                 reject(attempt, charges, answer, decision);
-                attempt.record(rules(charges), RequestResult::Rejected, decision);
-                attempt.limiter.count_rejection(charges, &outcome.tiers, attempt.now);
+                attempt.record_rejection(charges, &outcome.tiers, decision);
                 return Step::Done(None);
             };
             (nanos(reservation.at().saturating_since(attempt.now)), Some(reservation))
@@ -186,7 +185,7 @@ fn rejection(attempt: &Attempt<'_>, charges: &[Charge<'_>], answer: OutcomeKind)
     let (lacks_place, kind, retry_after) = match answer {
         OutcomeKind::Busy { key } => {
             if is_adaptive(charges, key) {
-                return (RateLimitedKind::Overloaded, Some(BUSY_RETRY + draw(BUSY_RETRY)));
+                return overloaded();
             }
             let is_rate = rate_queues(charges).any(|keys| keys.contains(&key));
             let kind = if is_rate { RateLimitedKind::QuotaExceeded } else { RateLimitedKind::Concurrency };
@@ -199,12 +198,15 @@ fn rejection(attempt: &Attempt<'_>, charges: &[Charge<'_>], answer: OutcomeKind)
             (is_full && after <= longest_wait(charges, max_wait), kind, after)
         }
         // The limit may grow.
-        _ if charges.iter().any(|charge| charge.is_adaptive() && !fits(charge)) => {
-            return (RateLimitedKind::Overloaded, Some(BUSY_RETRY + draw(BUSY_RETRY)));
-        }
+        _ if charges.iter().any(|charge| charge.is_adaptive() && !fits(charge)) => return overloaded(),
         _ => return (RateLimitedKind::NeverFits, None),
     };
     (if lacks_place { RateLimitedKind::QueueFull } else { kind }, Some(retry_after))
+}
+
+/// An adaptive concurrency limit is full. Callers must not all come back at the same time.
+fn overloaded() -> (RateLimitedKind, Option<u64>) {
+    (RateLimitedKind::Overloaded, Some(BUSY_RETRY + draw(BUSY_RETRY)))
 }
 
 /// Whether the charge fits into its tiers while they are unused.
@@ -245,6 +247,15 @@ pub(super) fn at_local_share<'a>(charges: &[Charge<'a>], fails_local: impl Fn(&C
 }
 
 impl Attempt<'_> {
+    /// Counts and reports that these charges are rejected, unless it is a peek. `states` are
+    /// those of their tiers, where they are known.
+    pub(super) fn record_rejection(&self, charges: &[Charge<'_>], states: &[TierState], decision: &Decision) {
+        self.record(rules(charges), RequestResult::Rejected, decision);
+        if !self.options.peeks() {
+            self.limiter.count_rejection(charges, states, self.now);
+        }
+    }
+
     /// Counts and reports a decision, unless it is a peek.
     pub(super) fn record<'r>(
         &self,

@@ -11,7 +11,7 @@ use http::Extensions;
 
 use super::{
     admission::{Admission, Ask, Decided, Event, Queue, Step},
-    attempt::{Attempt, AttemptOptions, Purpose, longest_wait, rules},
+    attempt::{Attempt, AttemptOptions, Purpose, longest_wait},
     conclude::conclude,
     current::PolicySnapshot,
     fallback::fall_back,
@@ -331,10 +331,7 @@ impl Attempt<'_> {
         }
         let kind = if may_wait { RateLimitedKind::QueueFull } else { RateLimitedKind::Cooldown };
         decision.reject(kind, self.now, Some(wait));
-        self.record(rules(self.enforced), RequestResult::Rejected, decision);
-        if !self.options.peeks() {
-            self.limiter.count_rejection(self.enforced, &[], self.now);
-        }
+        self.record_rejection(self.enforced, &[], decision);
         Step::Done(None)
     }
 

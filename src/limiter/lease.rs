@@ -64,7 +64,7 @@ pub(super) struct Added {
 impl Added {
     /// Whether it was charged by any such rule.
     fn is_any(&self, which: impl Fn(&CompiledRule) -> bool) -> bool {
-        self.lease.receipts().any(|(receipt, _)| receipt.charges().any(|charge| which(charge.rule)))
+        self.lease.charges().any(|charge| which(charge.rule))
     }
 }
 
@@ -131,7 +131,12 @@ impl Lease {
 
     /// Whether a rule allows the request's handler to settle it.
     pub(crate) fn is_settled_by_handler(&self) -> bool {
-        self.receipts().any(|(receipt, _)| receipt.charges().any(|charge| charge.rule.options.settle))
+        self.charges().any(|charge| charge.rule.options.settle)
+    }
+
+    /// All charges that can be settled.
+    fn charges(&self) -> impl Iterator<Item = Charge<'_>> {
+        self.receipts().flat_map(|(receipt, _)| receipt.charges())
     }
 
     /// All that can be settled, and the limiter that charged it.
@@ -158,10 +163,8 @@ impl Lease {
     /// Charges the difference to what the request has cost in all.
     pub(crate) fn settle_to(&self, unit: &str, actual: u64) {
         let charged = self.replace_settled(unit, |_| actual);
-        match actual.checked_sub(charged) {
-            Some(0) => {}
-            Some(more) => self.settle_in(unit, Settlement::Add(more)),
-            None => self.settle_in(unit, Settlement::GiveBack(charged - actual)),
+        if charged != actual {
+            self.settle_in(unit, difference(charged, actual));
         }
     }
 
@@ -175,23 +178,15 @@ impl Lease {
 
     /// Whether a rule charges the bytes of the response.
     pub(crate) fn counts_bytes(&self) -> bool {
-        self.receipts().any(|(receipt, _)| receipt.charges().any(|charge| charge.rule.options.per_byte.is_some()))
+        self.charges().any(|charge| charge.rule.options.per_byte.is_some())
     }
 
     /// The response had so many bytes: rules that charge them settle what was stated.
     pub(crate) fn settle_bytes(&self, sent: u64) {
-        let charged: BTreeMap<usize, u64> = self
-            .receipts()
-            .flat_map(|(receipt, _)| receipt.charges())
-            .filter(|charge| charge.rule.options.per_byte.is_some())
-            .map(|charge| (charge.rule.index, charge.cost / charge.rule.options.cost.max(1)))
-            .collect();
+        let counts = self.charges().filter(|charge| charge.rule.options.per_byte.is_some());
+        let charged: BTreeMap<usize, u64> = counts.map(|charge| (charge.rule.index, stated(&charge))).collect();
         for (index, stated) in charged {
-            let settlement = match sent.checked_sub(stated) {
-                Some(more) => Settlement::Add(more),
-                None => Settlement::GiveBack(stated - sent),
-            };
-            self.settle_where(|rule| rule.index == index, settlement);
+            self.settle_where(|rule| rule.index == index, difference(stated, sent));
         }
     }
 
@@ -209,15 +204,14 @@ impl Lease {
 
     /// What the request was charged in this unit when it was admitted.
     fn stated_in(&self, unit: &str) -> u64 {
-        let charges = self.receipts().flat_map(|(receipt, _)| receipt.charges());
-        let settles = charges.filter(|charge| charge.rule.options.settles_in(unit));
-        settles.map(|charge| charge.cost / charge.rule.options.cost.max(1)).max().unwrap_or(0)
+        let settles = self.charges().filter(|charge| charge.rule.options.settles_in(unit));
+        settles.map(|charge| stated(&charge)).max().unwrap_or(0)
     }
 
     /// Gives back what rules charged that refund what no handler has settled.
     fn refund_unsettled(&self) {
         let refunds = |rule: &CompiledRule| rule.options.unsettled == Unsettled::Refund;
-        if self.is_counted && self.receipts().any(|(receipt, _)| receipt.charges().any(|charge| refunds(charge.rule))) {
+        if self.is_counted && self.charges().any(|charge| refunds(charge.rule)) {
             let settled = std::mem::take(&mut self.changes().settled);
             let is_open = |rule: &CompiledRule| settled.iter().all(|(unit, _)| unit != rule.options.unit_name());
             self.settle_where(|rule| refunds(rule) && is_open(rule), Settlement::GiveBack(u64::MAX));
@@ -408,6 +402,19 @@ fn holds_in_flight(charge: &Charge<'_>) -> bool {
 
 fn is_settled_late(receipt: &Receipt) -> bool {
     receipt.charges().any(|charge| charge.rule.is_settled_late())
+}
+
+/// What the request said that it costs, for a charge that its rule has multiplied.
+fn stated(charge: &Charge<'_>) -> u64 {
+    charge.cost / charge.rule.options.cost.max(1)
+}
+
+/// What makes a charge of so many units one of others.
+fn difference(charged: u64, actual: u64) -> Settlement {
+    match actual.checked_sub(charged) {
+        Some(more) => Settlement::Add(more),
+        None => Settlement::GiveBack(charged - actual),
+    }
 }
 
 impl Drop for Lease {
