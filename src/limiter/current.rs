@@ -5,7 +5,7 @@ use std::{
     cell::Cell,
     fmt,
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering, fence},
     },
 };
@@ -25,8 +25,8 @@ pub(super) struct Current {
     pub(super) id: u64,
     version: AtomicU64,
     policy: RwLock<Arc<CompiledPolicy>>,
-    /// Held by whoever replaces the policy, or what it carries.
-    pub(super) replacing: Mutex<Replacements>,
+    /// Locked while the policy is replaced, or what it carries.
+    replacing: Mutex<Replacements>,
     /// Of every thread, and the sums of those that have ended.
     counters: Mutex<(Vec<Arc<Counters>>, Totals)>,
 }
@@ -96,6 +96,16 @@ impl Current {
             drop(current);
             drop(old);
         }
+    }
+
+    /// Locks the policy against other replacements.
+    pub(super) fn replacing(&self) -> MutexGuard<'_, Replacements> {
+        self.replacing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does the same unless another replacement is under way.
+    pub(super) fn try_replacing(&self) -> Option<MutexGuard<'_, Replacements>> {
+        self.replacing.try_lock().ok()
     }
 
     pub(super) fn policy(&self) -> Arc<CompiledPolicy> {

@@ -4,10 +4,7 @@
 //! It decides nothing: `policy` knows what an override means. Invariant: replacements follow
 //! each other, so that none undoes what another has set.
 
-use std::{
-    sync::{Arc, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use super::{current::Replacements, state::RateLimiter};
 use crate::{
@@ -112,7 +109,7 @@ impl RateLimiter {
         change: impl FnOnce(&mut Overrides, &CompiledPolicy, Timestamp) -> Result<(), ConfigError>,
     ) -> Result<(), ConfigError> {
         let now = self.now();
-        let replacing = self.inner.current.replacing.lock().unwrap_or_else(PoisonError::into_inner);
+        let replacing = self.inner.current.replacing();
         let policy = self.inner.current.policy();
         let mut overrides = policy.carried.overrides_at(now);
         change(&mut overrides, &policy, now)?;
@@ -130,7 +127,7 @@ impl RateLimiter {
         let last = self.inner.current.policy().carried.counts_rules.then(|| self.now());
         #[cfg(not(feature = "admin"))]
         let last = None;
-        let mut replacing = self.inner.current.replacing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut replacing = self.inner.current.replacing();
         let old = self.inner.current.policy();
         let carried = old.carried.clone();
         self.inner.current.set(policy.carrying(&old, carried));
@@ -143,7 +140,7 @@ impl RateLimiter {
         if !policy.has_expired(now) {
             return None;
         }
-        let _replacing = self.inner.current.replacing.try_lock().ok()?;
+        let _replacing = self.inner.current.try_replacing()?;
         let current = self.inner.current.policy();
         if !current.has_expired(now) {
             return Some(current);

@@ -3,7 +3,7 @@
 //! It renders nothing. Invariant: it only reads, but for the counting of each rule, which
 //! starts when somebody is going to ask for it.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use super::{current::Replacements, state::RateLimiter};
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
 impl RateLimiter {
     /// Counts the requests of each rule from now on.
     pub(crate) fn count_rules(&self) {
-        let _replacing = self.inner.current.replacing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _replacing = self.inner.current.replacing();
         let policy = self.inner.current.policy();
         // The same policy compiles again.
         if let Ok(counting) = policy.with(Carried { counts_rules: true, ..policy.carried.clone() }) {
@@ -26,10 +26,10 @@ impl RateLimiter {
     /// The policy in force, and how it came to be.
     pub(crate) fn in_force(&self) -> (Arc<CompiledPolicy>, Replacements) {
         let now = self.now();
-        let replacing = self.inner.current.replacing.lock().unwrap_or_else(PoisonError::into_inner);
-        let policy = self.inner.current.policy();
-        let replacements = *replacing;
-        drop(replacing);
+        let (policy, replacements) = {
+            let replacing = self.inner.current.replacing();
+            (self.inner.current.policy(), *replacing)
+        };
         (self.without_expired(&policy, now).unwrap_or(policy), replacements)
     }
 
