@@ -3,10 +3,14 @@
 //! It knows no amounts. Invariant: a name has one number for as long as the process lives,
 //! and only policies add names, so requests cannot make this memory grow.
 
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, PoisonError, RwLock};
 
 /// What a rule counts unless it says otherwise.
 pub(crate) const REQUESTS: &str = "requests";
+
+/// By number. Read for the headers of each response under a unit, so readers do not wait
+/// for each other.
+static NAMES: LazyLock<RwLock<Vec<&'static str>>> = LazyLock::new(|| RwLock::new(vec![REQUESTS]));
 
 /// The unit that a tier counts in; the default is [`REQUESTS`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,7 +18,7 @@ pub(crate) struct Unit(u32);
 
 impl Unit {
     pub(crate) fn new(name: &str) -> Self {
-        let mut names = names();
+        let mut names = NAMES.write().unwrap_or_else(PoisonError::into_inner);
         let known = names.iter().position(|known| *known == name);
         let index = known.unwrap_or_else(|| {
             names.push(String::from(name).leak());
@@ -26,12 +30,10 @@ impl Unit {
     pub(crate) fn name(self) -> &'static str {
         match self.0 {
             0 => REQUESTS,
-            index => names().get(index as usize).copied().unwrap_or(REQUESTS),
+            index => {
+                let names = NAMES.read().unwrap_or_else(PoisonError::into_inner);
+                names.get(index as usize).copied().unwrap_or(REQUESTS)
+            }
         }
     }
-}
-
-fn names() -> MutexGuard<'static, Vec<&'static str>> {
-    static NAMES: LazyLock<Mutex<Vec<&'static str>>> = LazyLock::new(|| Mutex::new(vec![REQUESTS]));
-    NAMES.lock().unwrap_or_else(PoisonError::into_inner)
 }

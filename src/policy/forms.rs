@@ -46,17 +46,9 @@ pub(super) fn is_one(value: &u64) -> bool {
 }
 
 /// The unit of a rule: `requests` is none.
-pub(super) mod unit {
-    use super::*;
-
-    pub(crate) fn serialize<S: Serializer>(unit: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
-        unit.serialize(serializer)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
-        let name = String::deserialize(deserializer)?;
-        Ok(Some(name).filter(|name| name != REQUESTS))
-    }
+pub(super) fn unit<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    Ok(Some(name).filter(|name| name != REQUESTS))
 }
 
 /// What a rule needs at least, and the other name of a key.

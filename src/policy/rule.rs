@@ -91,7 +91,8 @@ pub struct Rule {
     #[cfg_attr(feature = "serde", serde(default = "forms::one", skip_serializing_if = "forms::is_one"))]
     pub(crate) cost: u64,
     /// `None`: requests.
-    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default", with = "forms::unit"))]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "forms::unit"))]
     #[cfg_attr(feature = "serde", schemars(with = "String", regex(pattern = "^[ -~]{1,128}$")))]
     pub(crate) unit: Option<String>,
     /// Whether a handler may settle.
@@ -613,7 +614,7 @@ impl Rule {
     ///
     /// To [refund](Unsettled::Refund) it lets callers who disconnect early have their
     /// requests for free, unless the handler settles what it has used by then.
-    /// One who leaves before a backend over a network has decided stays charged.
+    /// A request whose caller leaves before a backend over a network has decided stays charged.
     pub fn unsettled(mut self, choice: Unsettled) -> Self {
         self.unsettled = choice;
         self

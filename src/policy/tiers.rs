@@ -76,7 +76,7 @@ impl Tier {
 }
 
 /// Compiles the quotas of a rule into its tiers.
-fn tier_set((rule, unit): (RuleName, Unit), quotas: &[Quota], options: MachineOptions) -> Box<[Tier]> {
+fn tier_set(rule: RuleName, unit: Unit, quotas: &[Quota], options: MachineOptions) -> Box<[Tier]> {
     let window = |quota: &Quota| (quota.window(), quota.is_month());
     let mut of_window = HashMap::<_, usize>::new();
     for quota in quotas {
@@ -216,7 +216,7 @@ impl TierSets {
                 |(part, quotas)| {
                     let kept = |quota: &Quota| quota.without(*part).scaled(share);
                     let quotas: Vec<Quota> = quotas.iter().chain(step).map(kept).collect();
-                    tier_set((id, unit), &quotas, rule.machine_options())
+                    tier_set(id, unit, &quotas, rule.machine_options())
                 },
             ));
         }

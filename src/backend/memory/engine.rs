@@ -101,7 +101,7 @@ impl<M: MachineSource> Engine<M> {
             && let [tier] = charge.tiers()
         {
             // In one pass, and without a list of locks.
-            let charged = self.source.charge_one((tier, charge.cost), now, |machine| {
+            let charged = self.source.charge_one(tier, charge.cost, now, |machine| {
                 let (key, mut shard) = self.counter(charge, false);
                 let parts = (&self.store, &mut shard, machine, key.tier(tier.salt));
                 with_counter!(parts, counter => counter.try_charge(now, charge.cost))

@@ -25,7 +25,7 @@ pub(crate) trait MachineSource: fmt::Debug + Send + Sync + 'static {
 
     /// Does the same for a cost, which is counted as asked for where `run` charges it.
     #[inline]
-    fn charge_one<R>(&self, (tier, _): (&Tier, u64), now: u64, run: impl FnOnce(&Machine) -> Option<R>) -> Option<R> {
+    fn charge_one<R>(&self, tier: &Tier, _cost: u64, now: u64, run: impl FnOnce(&Machine) -> Option<R>) -> Option<R> {
         self.with_one(tier, now, run)
     }
 

@@ -287,12 +287,7 @@ impl MachineSource for Arc<ShareMachines> {
         self.with_thread(now, |machines| run(&machines.cached(self, tier, now).machine))
     }
 
-    fn charge_one<R>(
-        &self,
-        (tier, cost): (&Tier, u64),
-        now: u64,
-        run: impl FnOnce(&Machine) -> Option<R>,
-    ) -> Option<R> {
+    fn charge_one<R>(&self, tier: &Tier, cost: u64, now: u64, run: impl FnOnce(&Machine) -> Option<R>) -> Option<R> {
         self.with_thread(now, |machines| {
             let cached = machines.cached(self, tier, now);
             let charged = run(&cached.machine)?;
@@ -332,7 +327,7 @@ impl ThreadMachines {
         match self.machines.entry(address(tier)) {
             Entry::Occupied(cached) if now < cached.get().until => cached.into_mut(),
             entry => {
-                let made = make(owner, tier, self.histories.of(tier.rule), (now, &entry));
+                let made = make(owner, tier, self.histories.of(tier.rule), now, &entry);
                 entry.insert_entry(made).into_mut()
             }
         }
@@ -351,7 +346,8 @@ fn make(
     owner: &ShareMachines,
     tier: &Tier,
     history: &ShareHistory,
-    (now, entry): (u64, &Entry<'_, usize, CachedMachine>),
+    now: u64,
+    entry: &Entry<'_, usize, CachedMachine>,
 ) -> CachedMachine {
     let (machine, until) = tier.machine.share(&tier.quota, history, now);
     let asked = match entry {

@@ -70,7 +70,7 @@ impl Levels {
         let now = request.now.as_nanos();
         let pool = pool_of(request.charges).filter(|(_, units)| fits_pool(request, *units));
         if let Some((pool, units)) = pool
-            && let Some(outcome) = self.taken(pool, now, self.pools.take(pool, (units, units), now))
+            && let Some(outcome) = self.taken(pool, now, self.pools.take(pool, units, units, now))
         {
             return Decide::Now(Ok(outcome));
         }
@@ -213,7 +213,7 @@ impl Dry {
         while let Some(under_way) = exchange {
             under_way.ended().await;
             let now = self.levels.later(self.asked);
-            let taken = self.levels.pools.take(*pool, (0, *units), now);
+            let taken = self.levels.pools.take(*pool, 0, *units, now);
             let outcome = self.levels.taken(*pool, now, taken);
             if outcome.is_some() {
                 return outcome;

@@ -113,7 +113,7 @@ impl Pools {
 
     /// A request of `cost` units takes them, if there are enough. It is counted as `counted`
     /// units: not again where it has waited.
-    pub(super) fn take(&self, pool: PoolKey, (counted, cost): (u64, u64), now: u64) -> Taken {
+    pub(super) fn take(&self, pool: PoolKey, counted: u64, cost: u64, now: u64) -> Taken {
         let taken = self.table.with_new(pool.key, now, |own| {
             own.count(counted);
             own.take(pool.version, cost, now)
