@@ -24,18 +24,7 @@ use self::gossip::{Network, Plan, SkewedClock, address, join, simulate, used, wo
 const SECOND: Duration = Duration::from_secs(1);
 
 fn plan() -> Plan {
-    Plan {
-        limit: 4_000,
-        cost: 1,
-        count: 8,
-        windows: 14,
-        load: 1.5,
-        clock_skew: Duration::from_millis(100),
-        lost: 10,
-        jump: None,
-        kills_from: None,
-        cut: 0..0,
-    }
+    Plan::steady(4_000, 1, 8, 14)
 }
 
 #[test]

@@ -30,18 +30,7 @@ pub(crate) fn run(folder: Option<&Path>) -> Result<(), Box<dyn Error>> {
 }
 
 fn plans() -> [(&'static str, Plan); 4] {
-    let plan = Plan {
-        limit: LIMIT,
-        cost: 10,
-        count: 96,
-        windows: 40,
-        load: 1.5,
-        clock_skew: Duration::from_millis(100),
-        lost: 10,
-        jump: None,
-        kills_from: None,
-        cut: 0..0,
-    };
+    let plan = Plan::steady(LIMIT, 10, 96, 40);
     [
         ("gossip, clocks 100 ms apart, 1% of messages lost", plan.clone()),
         ("gossip; from second 15 on the load is in the reverse order", Plan { jump: Some(15), ..plan.clone() }),

@@ -55,6 +55,25 @@ pub(crate) struct Plan {
     pub(crate) cut: std::ops::Range<usize>,
 }
 
+impl Plan {
+    /// A fleet that is asked for half as much again as its limit, over a network that loses
+    /// one message in a hundred.
+    pub(crate) fn steady(limit: u64, cost: u64, count: usize, windows: usize) -> Self {
+        Self {
+            limit,
+            cost,
+            count,
+            windows,
+            load: 1.5,
+            clock_skew: Duration::from_millis(100),
+            lost: 10,
+            jump: None,
+            kills_from: None,
+            cut: 0..0,
+        }
+    }
+}
+
 const STEPS: u64 = 20;
 
 /// Delivers messages after 2 ms, in order, or not at all.
@@ -86,7 +105,7 @@ impl Network {
     fn send(&self, from: SocketAddr, to: SocketAddr, envelope: ChitchatEnvelope) {
         let links = &mut *self.0.lock().unwrap();
         let is_lost = next_random(&mut links.random) % 1_000 < links.lost || links.is_cut && half(from) != half(to);
-        // Who is unplugged does not send either.
+        // An instance that is unplugged does not send either.
         if !is_lost
             && links.sockets.contains_key(&from)
             && let Some(socket) = links.sockets.get(&to)
