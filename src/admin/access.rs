@@ -1,6 +1,6 @@
 //! Who may see the page, and who may act: [`Access`].
 //!
-//! It authenticates nobody: an operator does that in front of it. Invariant: a page of another
+//! It authenticates no caller: an operator does that in front of it. Invariant: a page of another
 //! origin, in an operator's browser, can neither read nor act.
 
 use http::{
@@ -28,7 +28,7 @@ const FORWARDING: [HeaderName; 5] = [
 pub(super) enum Access {
     /// Programs on this machine, by a name of this machine.
     Loopback,
-    /// Whoever passes the application's own authentication.
+    /// Callers that have passed the application's own authentication.
     Authenticated,
 }
 

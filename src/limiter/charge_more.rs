@@ -119,8 +119,8 @@ impl Lease {
     }
 }
 
-/// Units that are being added. Without a caller they are decided to the end, and as
-/// nobody receives them, they are given back.
+/// Units that are being added. If the caller leaves, they are decided to the end, and then
+/// given back, since no caller receives them.
 struct Adding(Option<Driving>);
 
 impl Future for Adding {

@@ -1,4 +1,4 @@
-//! What an operator may do, and what nobody may.
+//! What an operator may do, and what no caller may.
 
 use std::time::Duration;
 

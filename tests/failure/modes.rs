@@ -201,7 +201,7 @@ async fn a_request_cancelled_during_the_call_leaves_nothing_behind() {
     nothing_left(&limiter);
 }
 
-/// Nobody spends what was added for a caller that has left.
+/// What was added for a caller that has left is not spent.
 #[tokio::test(start_paused = true)]
 async fn units_whose_addition_is_cancelled_during_the_call_are_given_back() {
     let shadow = Rule::new("shadow").shadow(true).tier(Quota::per_hour(10)).settle(true);

@@ -285,7 +285,7 @@ async fn under_overload_waits_are_short_and_the_newest_is_served_first() {
     let waited = began.elapsed();
     assert!((100 * MS..=102 * MS).contains(&waited), "{waited:?}");
 
-    // A queue that was empty begins anew: this one waits.
+    // A queue that was empty starts again: this one waits.
     let mut first = waiting(&limiter, Priority::Normal, 1_000 * MS);
     assert!(poll(&mut first).is_pending());
     tokio::time::advance(99 * MS).await;

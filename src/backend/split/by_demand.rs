@@ -151,7 +151,7 @@ impl DemandShares {
         rules.map(|rule| (rule.clone(), claim(rule))).collect()
     }
 
-    /// Those of the view that have a place: not who is missing for long, where most
+    /// Those of the view that have a place: not those that are missing for long, where most
     /// are not. Two sides that do not see each other are not both most.
     fn places(&mut self, mut view: View, now: u64) -> View {
         self.missing_since.retain(|name, _| view.get(name).is_some_and(|member| !member.is_live));

@@ -44,7 +44,7 @@ const LEFT: &str = "left";
 /// intervals: so views are equal most of the time.
 const INTERVALS_PER_ROUND: u32 = 10;
 
-/// Who hears of nobody for so many intervals is cut off, even if its failure detector
+/// An instance that hears of no other for so many intervals is cut off, even if its failure detector
 /// has stopped with its socket.
 const DEAF_AFTER: u32 = 20;
 
@@ -92,7 +92,7 @@ const DEAF_AFTER: u32 = 20;
 ///
 /// # Security
 ///
-/// Messages are neither encrypted nor authenticated: whoever reaches the UDP port can
+/// Messages are neither encrypted nor authenticated: a program that reaches the UDP port can
 /// change shares. Keep it private to the fleet. The fleet's name only keeps fleets apart
 /// that reach each other by mistake. What cannot be read is ignored.
 #[must_use]

@@ -67,7 +67,7 @@ impl Sampler {
         charged
     }
 
-    /// Nobody asks for samples.
+    /// No samples are asked for.
     pub(crate) fn stop(&self) {
         self.left.store(u64::MAX, Ordering::Relaxed);
     }

@@ -34,7 +34,7 @@ fn each_has_a_quarter_of_an_equal_part_and_the_rest_follows_demand() {
     let of = |demands: &[u64]| parts(&demands.iter().map(|demand| member(*demand, 0)).collect::<Vec<_>>());
     assert!(close(&of(&[5, 5, 5, 5]), &[0.25; 4]));
     assert!(close(&of(&[1, 1, 1, 1_000_000]), &[0.0625, 0.0625, 0.0625, 0.8125]));
-    assert!(close(&of(&[30, 20, 50]), &[0.3, 0.2, 0.5]), "nobody is below the floor");
+    assert!(close(&of(&[30, 20, 50]), &[0.3, 0.2, 0.5]), "no member is below the floor");
     assert!(close(&of(&[u64::MAX, 0]), &[0.875, 0.125]), "of any demand");
 }
 
@@ -308,7 +308,7 @@ proptest! {
         demands in prop::collection::vec(1u64..1_000, 6), moved in prop::collection::vec(1u64..1_000, 6),
         sides in 0u8..64, random in any::<u64>(),
     ) {
-        // Who is alone has an equal part instead.
+        // An instance that is alone has an equal part instead.
         prop_assume!((2..=4).contains(&sides.count_ones()));
         let mut world = World::of(6, random);
         for (index, demand) in (0..).zip(demands) {
