@@ -15,7 +15,7 @@ mod observed;
 #[path = "delaying/readiness.rs"]
 mod readiness;
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use axum::{Extension, Router, routing::get};
 use http::StatusCode;
@@ -34,9 +34,11 @@ const TASKS: usize = 64;
 const RATE: u64 = 200;
 const SECOND: u64 = 1_000_000_000;
 const RUN: Duration = Duration::from_secs(20);
+/// The machine may stop this process for up to a second of the run.
+const USED_PERCENT: u64 = 95;
 
-/// All admissions in order, and the time at which the tasks stopped.
-async fn run(quota: Quota) -> (Vec<Observation>, Timestamp) {
+/// All admissions in order, and from when to when the tasks asked.
+async fn run(quota: Quota) -> (Vec<Observation>, Range<Timestamp>) {
     let (clock, log) = (StoppableClock::default(), Log::default());
     let rule = Rule::new("delays").tier(quota).max_wait(Duration::from_secs(5));
     let limiter = RateLimiter::builder().policy(Policy::new().rule(rule)).clock(clock.clone()).build().unwrap();
@@ -52,7 +54,8 @@ async fn run(quota: Quota) -> (Vec<Observation>, Timestamp) {
     let caller = Caller::new(listener.local_addr().unwrap());
     tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
 
-    let stop = clock.now().saturating_add(RUN);
+    let start = clock.now();
+    let stop = start.saturating_add(RUN);
     let mut tasks = JoinSet::new();
     for _ in 0..TASKS {
         let (caller, clock) = (caller.clone(), clock.clone());
@@ -73,12 +76,12 @@ async fn run(quota: Quota) -> (Vec<Observation>, Timestamp) {
     let early = admissions.iter().find(|admission| admission.handled < admission.at);
     assert!(early.is_none(), "before its time: {early:?}");
     admissions.sort_unstable_by_key(|admission| admission.at);
-    (admissions, stop)
+    (admissions, start..stop)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fixed_windows_are_used_fully_and_never_exceeded() {
-    let (admissions, stop) = run(Quota::per_second(RATE).algorithm(Algorithm::FixedWindow)).await;
+    let (admissions, ran) = run(Quota::per_second(RATE).algorithm(Algorithm::FixedWindow)).await;
     let window = |admission: &Observation| admission.at.as_nanos() / SECOND;
     let windows: Vec<_> = admissions.chunk_by(|a, b| window(a) == window(b)).collect();
     for admitted in &windows {
@@ -86,17 +89,16 @@ async fn fixed_windows_are_used_fully_and_never_exceeded() {
     }
 
     // The first window began before the test, and the last one ends after it.
-    let whole = window(&admissions[0]) + 1..stop.as_nanos() / SECOND;
+    let whole = ran.start.as_nanos() / SECOND + 1..ran.end.as_nanos() / SECOND;
     let allowance = RATE * (whole.end - whole.start);
-    assert!(allowance >= RATE * (RUN.as_secs() - 1));
     let used = admissions.iter().filter(|admission| whole.contains(&window(admission))).count() as u64;
-    assert!(used * 100 >= allowance * 99, "{used} of {allowance} used");
+    assert!(used * 100 >= allowance * USED_PERCENT, "{used} of {allowance} used");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bucket_is_used_fully_and_never_exceeded() {
     const BURST: u64 = 20;
-    let (admissions, stop) = run(Quota::per_second(RATE).burst(BURST)).await;
+    let (admissions, ran) = run(Quota::per_second(RATE).burst(BURST)).await;
     // In any interval t, at most the burst plus the rate times t. With `level`
     // as admissions less the rate's units so far: it never exceeds its lowest
     // earlier value by more than the burst.
@@ -112,8 +114,7 @@ async fn a_bucket_is_used_fully_and_never_exceeded() {
     }
 
     let start = admissions[0].at;
-    let ran = stop.saturating_since(start).as_nanos() as u64;
-    let allowance = BURST + RATE * ran / SECOND;
-    let used = admissions.iter().filter(|admission| admission.at < stop).count() as u64;
-    assert!(used * 100 >= allowance * 99, "{used} of {allowance} used");
+    let allowance = BURST + RATE * ran.end.saturating_since(start).as_nanos() as u64 / SECOND;
+    let used = admissions.iter().filter(|admission| admission.at < ran.end).count() as u64;
+    assert!(used * 100 >= allowance * USED_PERCENT, "{used} of {allowance} used");
 }
