@@ -25,12 +25,13 @@ const WORK: Duration = Duration::from_millis(5);
 /// Two run, and some wait: 50 ms.
 const LIMIT: usize = 10;
 
-pub(crate) const PROTECTIONS: [&str; 7] = [
+pub(crate) const PROTECTIONS: [&str; 8] = [
     "no protection",
     "tower: ConcurrencyLimit, LoadShed",
     "tower-resilience-adaptive: Aimd",
     "tower-resilience-adaptive: Vegas",
     "tower-ratelimit: concurrent, reserve",
+    "tower-ratelimit: adaptive concurrency, reserve",
     "tower-ratelimit: overload",
     "tower-ratelimit: concurrent, overload",
 ];
@@ -73,8 +74,9 @@ fn cpu_time() -> Duration {
 fn protect(name: &str, app: Router) -> Option<Router> {
     let shed = HandleErrorLayer::new(async |_: BoxError| StatusCode::SERVICE_UNAVAILABLE);
     let shed = ServiceBuilder::new().layer(shed).layer(LoadShedLayer::new());
-    let limit = Rule::new("all").per([]).tier(Quota::concurrent(LIMIT as u64)).reserve(Priority::Critical, 0.2);
-    let limit = Policy::new().rule(limit);
+    let limited =
+        |quota| Policy::new().rule(Rule::new("all").per([]).tier(quota).reserve(Priority::Critical, 0.2));
+    let limit = limited(Quota::concurrent(LIMIT as u64));
     let overload = || Overload::new().signal(scheduling_delay(), 0.020);
     let ours = |policy: Policy| {
         let limiter = RateLimiter::new(policy).expect("a valid policy");
@@ -86,7 +88,8 @@ fn protect(name: &str, app: Router) -> Option<Router> {
         2 => app.layer(shed.layer(AdaptiveLimiterLayer::new(peers::aimd()))),
         3 => app.layer(shed.layer(AdaptiveLimiterLayer::new(peers::vegas()))),
         4 => app.layer(ours(limit)),
-        5 => app.layer(ours(Policy::new().overload(overload()))),
+        5 => app.layer(ours(limited(Quota::adaptive_concurrency(2..=200)))),
+        6 => app.layer(ours(Policy::new().overload(overload()))),
         _ => app.layer(ours(limit.overload(overload()))),
     })
 }
