@@ -13,7 +13,7 @@ use futures_util::future::{BoxFuture, ready};
 use super::{
     cooldown::{CooldownListener, CooldownNotice},
     in_process::InProcess,
-    outcome::Outcome,
+    outcome::ImmediateStates,
     peek::by_free_charge,
     receipt::{Receipt, Settlement},
     request::{Decide, Request, Usage},
@@ -194,7 +194,7 @@ pub trait Extension {
     /// Charges a request by units that this process has leased from the store, if there are
     /// enough; else charges and counts nothing. No receipt is kept of it, so nothing that it
     /// takes may be in flight. The limiter asks only where no decorator stands before it.
-    fn charge_leased(&self, _charges: &[Charge<'_>], _now: Timestamp, _outcome: &mut Outcome) -> bool {
+    fn charge_leased(&self, _charges: &[Charge<'_>], _now: Timestamp, _states: &mut ImmediateStates) -> bool {
         false
     }
 

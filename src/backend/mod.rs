@@ -33,6 +33,7 @@ pub use self::governor::Governor;
 pub use self::governor::Passed;
 #[cfg(any(test, feature = "gossip"))]
 pub(crate) use self::memory::MAX_KEYS;
+pub(crate) use self::outcome::ImmediateStates;
 #[cfg(feature = "redis")]
 pub(crate) use self::outcome::TierStates;
 #[cfg(feature = "redis")]

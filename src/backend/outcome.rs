@@ -37,6 +37,12 @@ pub struct Outcome {
 
 pub(crate) type TierStates = SmallVec<[TierState; 2]>;
 
+/// The tiers of a request that is admitted at once. More than an outcome has in place, as
+/// these are not moved.
+#[derive(Debug, Default)]
+#[allow(unnameable_types, reason = "sealed")]
+pub struct ImmediateStates(pub(crate) SmallVec<[TierState; 4]>);
+
 /// The kind of an outcome. Times are nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OutcomeKind {

@@ -12,8 +12,6 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use super::{
     admission::Decided,
     attempt::{AttemptOptions, Purpose, rules},
@@ -24,7 +22,7 @@ use super::{
     state::RateLimiter,
 };
 use crate::{
-    backend::{Charge, Outcome, TierState},
+    backend::{Charge, ImmediateStates},
     decision::Decision,
     observe::RequestResult,
     policy::CompiledPolicy,
@@ -68,33 +66,30 @@ impl<'a> Immediate<'a> {
     #[inline]
     pub(super) fn allow(self, charges: &[Charge<'_>], decision: &mut Decision) -> Option<Decided> {
         let Self { limiter, snapshot, now, options } = self;
-        let mut states = SmallVec::<[TierState; 4]>::new();
+        let mut states = ImmediateStates::default();
         let is_charged = match &limiter.inner.engine {
-            Some(engine) => engine.charge_now(charges, now, &mut states),
+            Some(engine) => engine.charge_now(charges, now, &mut states.0),
             None => self.charge_leased(charges, &mut states),
         };
         if !is_charged {
             return None;
         }
         if options.reads_decision {
-            add_tiers(decision, charges, &states);
+            add_tiers(decision, charges, &states.0);
             decision.admit(now, 0);
         }
         observe::record(snapshot.counters, rules(charges), RequestResult::Allowed, decision, now);
-        limiter.count_units(snapshot.counters, charges, &states, now);
+        limiter.count_units(snapshot.counters, charges, &states.0, now);
         if !options.acquires() {
             return Some(Decided::Now);
         }
-        Some(Decided::Charged(Charged::new(limiter, snapshot.policy, charges, &states)))
+        Some(Decided::Charged(Charged::new(limiter, snapshot.policy, charges, &states.0)))
     }
 
     /// Charges all rules that apply by units that the backend has leased.
     #[inline(never)]
-    fn charge_leased(&self, charges: &[Charge<'_>], states: &mut SmallVec<[TierState; 4]>) -> bool {
-        let Some(backend) = self.limiter.inner.backend.extension() else { return false };
-        let mut outcome = Outcome::undecided();
-        let is_charged = backend.charge_leased(charges, self.now, &mut outcome);
-        states.extend_from_slice(&outcome.tiers);
-        is_charged
+    fn charge_leased(&self, charges: &[Charge<'_>], states: &mut ImmediateStates) -> bool {
+        let backend = self.limiter.inner.backend.extension();
+        backend.is_some_and(|backend| backend.charge_leased(charges, self.now, states))
     }
 }

@@ -51,7 +51,9 @@ pub(crate) fn serve(protection: &str, handler: &str) -> Result<()> {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         println!("{}", listener.local_addr()?.port());
         std::io::stdout().flush()?;
-        axum::serve(listener, app).await
+        // Without its state, axum applies the layers anew to each request, and `tower`'s
+        // and the peer's limits would begin anew with each.
+        axum::serve(listener, app.with_state::<()>(())).await
     })
 }
 

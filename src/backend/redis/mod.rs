@@ -52,7 +52,7 @@ use self::{
     transport::link::Link,
 };
 use super::{
-    Backend, Charge, CooldownListener, CooldownNotice, Decide, Extension, Outcome, Receipt, Request, Settlement,
+    Backend, Charge, CooldownListener, CooldownNotice, Decide, Extension, ImmediateStates, Receipt, Request, Settlement,
 };
 use crate::{error::BackendError, time::Timestamp};
 
@@ -320,8 +320,8 @@ impl Backend for Redis {
 }
 
 impl Extension for Redis {
-    fn charge_leased(&self, charges: &[Charge<'_>], now: Timestamp, outcome: &mut Outcome) -> bool {
-        self.levels.charge_leased(charges, now.as_nanos(), outcome)
+    fn charge_leased(&self, charges: &[Charge<'_>], now: Timestamp, states: &mut ImmediateStates) -> bool {
+        self.levels.charge_leased(charges, now.as_nanos(), &mut states.0)
     }
 
     fn honors_consistency(&self) -> bool {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::pool_template::PoolTemplate;
 use crate::backend::{
-    Outcome, OutcomeKind, TierState,
+    Outcome, OutcomeKind, TierState, TierStates,
     redis::{
         plan::{Change, ChangeOp, ChargeSet, CounterCharge, Definition, HashTag},
         wire::decode::{ChargeReply, statuses},
@@ -64,13 +64,11 @@ impl LastReply {
         statuses(self.tiers(), later, slot)
     }
 
-    /// Fills in the outcome of a request, of an `age` since the store was asked, in
-    /// nanoseconds.
-    #[inline]
-    pub(super) fn describe(&self, later: u64, slot: u64, age: u64, outcome: &mut Outcome) {
-        self.statuses(later, slot).for_each(|tier| outcome.tiers.push(TierState { age, ..tier }));
-        outcome.answer = OutcomeKind::Admitted { wait: 0 };
-        outcome.decided_at = Some(self.now.saturating_mul(1_000).saturating_add(age));
+    /// The outcome of a request that is admitted with these states, of an `age` since the
+    /// store was asked, in nanoseconds.
+    pub(super) fn admit(&self, age: u64, tiers: TierStates) -> Outcome {
+        let decided_at = Some(self.now.saturating_mul(1_000).saturating_add(age));
+        Outcome { answer: OutcomeKind::Admitted { wait: 0 }, tiers, decided_at, later: 0 }
     }
 
     /// What one request of the pool is charged.
@@ -92,9 +90,7 @@ impl LastReply {
     pub(super) fn refunds(&self, units: u64, now: Option<u64>) -> impl Iterator<Item = Change> {
         let mut set = self.charge_set(now);
         set.tiers.iter_mut().for_each(|tier| tier.definition = tier.definition.repeated(units));
-        let mut outcome = Outcome::undecided();
-        self.describe(0, 0, 0, &mut outcome);
-        Change::undo(&set, &outcome, 0).into_iter().filter(Change::is_refund)
+        Change::undo(&set, &self.admit(0, self.statuses(0, 0).collect()), 0).into_iter().filter(Change::is_refund)
     }
 
     /// The end of the window that the units were charged in, on the store's clock.

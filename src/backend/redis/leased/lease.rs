@@ -6,8 +6,10 @@
 
 use std::mem;
 
+use smallvec::{Array, SmallVec};
+
 use super::{demand::DELAYED, last_reply::LastReply};
-use crate::backend::{Outcome, redis::plan::Change};
+use crate::backend::{Outcome, TierState, TierStates, redis::plan::Change};
 
 /// Units that were leased ahead.
 #[derive(Debug)]
@@ -109,16 +111,22 @@ impl Lease {
 
     /// A request of `cost` units takes them, of which the earlier ones are as many.
     #[inline]
-    pub(super) fn take(&mut self, cost: u64, now: u64, outcome: &mut Outcome) {
+    pub(super) fn take(&mut self, cost: u64, now: u64, states: &mut SmallVec<impl Array<Item = TierState>>) {
         self.units = saturating(u64::from(self.units).saturating_sub(cost));
         let slot = self.slots.as_mut().filter(|_| cost > 0).and_then(|slots| slots.0.pop());
-        self.describe(slot.unwrap_or(0), now, outcome);
+        self.describe(slot.unwrap_or(0), now, states);
     }
 
-    /// Fills in the outcome of a request that took the unit in flight of this name.
+    /// Adds the states of a request that took the unit in flight of this name.
     #[inline]
-    pub(super) fn describe(&self, slot: u64, now: u64, outcome: &mut Outcome) {
-        self.reply.describe(self.level(), slot, now.saturating_sub(self.asked), outcome);
+    pub(super) fn describe(&self, slot: u64, now: u64, states: &mut SmallVec<impl Array<Item = TierState>>) {
+        let age = now.saturating_sub(self.asked);
+        self.reply.statuses(self.level(), slot).for_each(|tier| states.push(TierState { age, ..tier }));
+    }
+
+    /// The outcome of a request with these states.
+    pub(super) fn admit(&self, now: u64, tiers: TierStates) -> Outcome {
+        self.reply.admit(now.saturating_sub(self.asked), tiers)
     }
 
     /// Adds units that were leased and have not expired.

@@ -15,6 +15,7 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
+use smallvec::{Array, SmallVec};
 use tokio::time::Instant;
 
 use super::{
@@ -24,7 +25,7 @@ use super::{
 };
 use crate::{
     backend::{
-        Charge, Decide, Outcome, Request,
+        Charge, Decide, Outcome, Request, TierState,
         redis::{dispatch::Dispatcher, plan::ChargeSet},
     },
     error::BackendError,
@@ -82,10 +83,15 @@ impl Levels {
 
     /// Charges a request by units that its pool has at hand, unless a rule may delay it. Where
     /// there are too few, it is not counted either.
-    pub(crate) fn charge_leased(self: &Arc<Self>, charges: &[Charge<'_>], now: u64, outcome: &mut Outcome) -> bool {
+    pub(crate) fn charge_leased(
+        self: &Arc<Self>,
+        charges: &[Charge<'_>],
+        now: u64,
+        states: &mut SmallVec<impl Array<Item = TierState>>,
+    ) -> bool {
         let pool = pool_of(charges).filter(|_| !charges.iter().any(Charge::is_smooth));
         let Some((pool, units)) = pool else { return false };
-        let taken = self.pools.take_at_hand(pool, units, now, outcome);
+        let taken = self.pools.take_at_hand(pool, units, now, states);
         if taken == Some(true) {
             self.ask_later(pool, now);
         }

@@ -16,6 +16,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use smallvec::{Array, SmallVec};
 use tokio::sync::Semaphore;
 
 use super::{
@@ -24,7 +25,7 @@ use super::{
     lease::{Lease, Leased, ReturnedUnits},
 };
 use crate::{
-    backend::{Outcome, redis::plan::LEASE},
+    backend::{Outcome, TierState, TierStates, redis::plan::LEASE},
     store::Evictable,
 };
 
@@ -82,25 +83,32 @@ impl Pool {
     /// expired.
     #[inline]
     pub(super) fn take(&mut self, version: u64, cost: u64, now: u64) -> (Taken, Option<ReturnedUnits>) {
-        let (mut outcome, mut surplus) = (Outcome::undecided(), None);
-        let mut taken = self.take_at_hand(version, cost, now, &mut outcome);
+        let (mut tiers, mut surplus) = (TierStates::new(), None);
+        let mut taken = self.take_at_hand(version, cost, now, &mut tiers);
         if taken.is_none() {
             surplus = self.turn(version, cost, self.present(now));
-            taken = self.take_at_hand(version, cost, now, &mut outcome);
+            taken = self.take_at_hand(version, cost, now, &mut tiers);
         }
-        (taken.map(|is_low| (outcome, is_low)), surplus)
+        let lease = self.lease.as_ref().zip(taken);
+        (lease.map(|(lease, is_low)| (lease.admit(lease.present(now), tiers), is_low)), surplus)
     }
 
     /// A request of `cost` units takes them, if the earlier ones are enough. Returns whether
     /// more are needed at the end of the interval, which is told once.
     #[inline]
-    pub(super) fn take_at_hand(&mut self, version: u64, cost: u64, now: u64, outcome: &mut Outcome) -> Option<bool> {
+    pub(super) fn take_at_hand(
+        &mut self,
+        version: u64,
+        cost: u64,
+        now: u64,
+        states: &mut SmallVec<impl Array<Item = TierState>>,
+    ) -> Option<bool> {
         let lease = self.lease.as_mut().filter(|_| version == self.version)?;
         let now = lease.present(now);
         if !lease.has(cost.max(1), now) {
             return None;
         }
-        lease.take(cost, now, outcome);
+        lease.take(cost, now, states);
         let is_low = lease.is_low();
         if is_low {
             lease.set_alarm(0);
@@ -112,9 +120,9 @@ impl Pool {
     pub(super) fn peek(&self, version: u64, cost: u64, now: u64) -> Option<Outcome> {
         let now = self.present(now);
         let lease = self.lease.as_ref().filter(|lease| version == self.version && lease.has(cost.max(1), now))?;
-        let mut outcome = Outcome::undecided();
-        lease.describe(0, now, &mut outcome);
-        Some(outcome)
+        let mut tiers = TierStates::new();
+        lease.describe(0, now, &mut tiers);
+        Some(lease.admit(now, tiers))
     }
 
     /// The time of a request that may have been delayed.

@@ -13,7 +13,7 @@ use std::{
 };
 
 use foldhash::fast::RandomState;
-use smallvec::SmallVec;
+use smallvec::{Array, SmallVec};
 use tokio::time::Instant;
 
 use super::{
@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     backend::{
-        Charge, Outcome,
+        Charge, Outcome, TierState,
         redis::{
             plan::{AskGuard, ChargeSet, LeaseAsk},
             sync::lock,
@@ -106,8 +106,14 @@ impl Pools {
     /// A request of `cost` units arrives, and takes them if they are at hand; else it is not
     /// counted. Returns whether more are needed at the end of the interval.
     #[inline]
-    pub(super) fn take_at_hand(&self, pool: PoolKey, cost: u64, now: u64, outcome: &mut Outcome) -> Option<bool> {
-        let take = |own: &mut Pool| own.take_at_hand(pool.version, cost, now, outcome).inspect(|_| own.count(cost));
+    pub(super) fn take_at_hand(
+        &self,
+        pool: PoolKey,
+        cost: u64,
+        now: u64,
+        states: &mut SmallVec<impl Array<Item = TierState>>,
+    ) -> Option<bool> {
+        let take = |own: &mut Pool| own.take_at_hand(pool.version, cost, now, states).inspect(|_| own.count(cost));
         self.table.with(pool.key, take).flatten()
     }
 
