@@ -500,3 +500,12 @@ fn a_debt_of_months_is_given_back() {
     let rule = Rule::new("plan").tier(Quota::per_month(10)).settle(true);
     follows_by(rule, true, &[&charged[..], &given_back[..]].concat());
 }
+
+/// A debt of a log that others were charged before and after leaves it when it is given back.
+#[test]
+fn a_debt_of_a_log_among_others_is_given_back() {
+    let charged = [Step::Acquire(REQUEST, 0), Step::Acquire(REQUEST, 0), Step::Pass(1_000), Step::Add(0, 1)];
+    let given_back = [Step::Check(REQUEST), Step::GiveBack(1, 1), Step::Check(REQUEST), Step::Check(REQUEST)];
+    let quota = Quota::new(4, Duration::from_millis(20)).algorithm(Algorithm::SlidingLog);
+    follows_by(Rule::new("settled").tier(quota).settle(true), true, &[&charged[..], &given_back[..]].concat());
+}

@@ -48,16 +48,29 @@ async fn a_flood_of_tenants_of_a_leased_rule_stays_within_the_servers_memory() {
         assert_eq!(ask(&limiter, "/", "first").await, Seen::Admitted);
         let most = used_memory(&server).await + ROOM;
         let _: Value = server.run("CONFIG", ["SET", "maxmemory", &most.to_string()]).await;
+        // The first request of a tenant leases nothing, the next ones may.
+        let invent = async |number: u64| {
+            for _ in 0..3 {
+                ask(&limiter, "/", &format!("invented-{number}")).await;
+            }
+        };
         let mut invented = 0;
         while limiter.stats().failed_local == 0 {
-            for _ in 0..3 {
-                ask(&limiter, "/", &format!("invented-{invented}")).await;
-            }
+            invent(invented).await;
             invented += 1;
             assert!(invented < 10_000, "{algorithm:?}: {} bytes of {most} are used", used_memory(&server).await);
         }
         let used = used_memory(&server).await;
         assert!(used <= most + ROOM / 4, "{algorithm:?}: {used} bytes of {most} are used");
+        // What just filled it may fit a moment later.
+        let _: Value = server.run("CONFIG", ["SET", "maxmemory", "1"]).await;
+        let keys = async || server.run::<u64, 0>("DBSIZE", []).await;
+        let before = keys().await;
+        for number in invented..invented + 200 {
+            invent(number).await;
+        }
+        let after = keys().await;
+        assert!(after <= before, "{algorithm:?}: {after} keys, {before} before");
     }
 }
 

@@ -347,8 +347,39 @@ async fn a_limit_that_is_raised_for_a_second_locks_no_key() {
             // Not of what a further request reserves: it may get a slot that another has left.
             let after = retry_after().await.unwrap();
             assert!(after < longest + queue, "{algorithm}, settled late: {settle}: nothing admitted for {after:?}");
+            // Of another process, which has no such slot: if there is room for it, the bucket is
+            // written under the low limit.
+            let redis = Redis::builder().url(server.url()).deadline(LONG).limiter_time().connect().await.unwrap();
+            let other = RateLimiter::builder().backend(redis).policy(policy(10)).clock(clock.clone()).build().unwrap();
+            let late = Descriptor::new("/").tenant("acme");
+            let acquiring = other.acquire(&late, LONG * 1_000);
+            let reserved = async {
+                until("another slot to be reserved", async || (other.stats().waiting == 1).then_some(())).await;
+                other.check(&late).await.retry_after().unwrap()
+            };
+            let after = tokio::select! {
+                result = acquiring => result.unwrap_err().retry_after().unwrap(),
+                after = reserved => after,
+            };
+            assert!(after < longest + queue, "{algorithm}, settled late: {settle}: then nothing for {after:?}");
         }
     }
+}
+
+/// Each waits for the one before, as only the reply to that tells where the units are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settlements_in_a_row_all_count() {
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
+    let redis = patient(server.url()).await;
+    let limiter = limiter(Policy::new().rule(rule("settled").tier(Quota::per_day(100)).settle(true)), &redis);
+    let permit = take(&limiter, "acme", 10).await;
+    for units in 1..=3 {
+        permit.give_back(units);
+        permit.add(1);
+    }
+    let left = async || limiter.peek(&Descriptor::new("/").tenant("acme")).await.remaining();
+    until("all of them to count", async || (left().await == Some(100 - 10 + 6 - 3)).then_some(())).await;
 }
 
 /// What is left to give back is given back; all further settlements have no effect, and
