@@ -74,7 +74,7 @@ pub(crate) async fn pause(time: Duration) {
 }
 
 /// What is promised, and how a round tries to break it.
-const PROMISES: [(&str, Try); 13] = [
+const PROMISES: [(&str, Try); 16] = [
     ("seconds for which a key stays locked once its callers, on threads, have given up", |random| {
         Box::pin(async move { local::callers_give_up(random) })
     }),
@@ -90,10 +90,19 @@ const PROMISES: [(&str, Try); 13] = [
     ("units of a sliding log that stay charged although they were given back, in percent", |random| {
         Box::pin(async move { local::give_backs(random) })
     }),
+    ("times as long that four times the rules, or waiters of a sliding log, take", |random| {
+        Box::pin(async move { local::growth(random) })
+    }),
     ("seconds that an adaptive rate needs after a dip", |random| Box::pin(async move { clients::dip(random) })),
     ("decisions that fail beside settlements, of a healthy store", |random| Box::pin(store::settlements(random))),
     ("units over a leased window, with connections killed and the store stalled", |random| {
         Box::pin(store::leased_window(random))
+    }),
+    ("units over a sliding log of a leased rule, by bursts of several instances", |random| {
+        Box::pin(store::leased_log(random))
+    }),
+    ("units of a leased limit that are rejected while another pool of the instance has them", |random| {
+        Box::pin(store::other_pools(random))
     }),
     ("part of a leased window that is lost to stalls of the store, in percent", |random| {
         Box::pin(store::lost_units(random))

@@ -7,7 +7,11 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use tokio::{runtime::Builder, task::JoinSet, time::timeout};
+use tokio::{
+    runtime::Builder,
+    task::JoinSet,
+    time::{Instant, timeout},
+};
 use tower_ratelimit::{
     Algorithm, Descriptor, Permit, Policy, Quota, RateLimiter, Rule,
     testing::{ManualClock, TokioClock},
@@ -146,6 +150,46 @@ pub(crate) fn reloads(mut random: Random) -> Figure {
     });
     let over = admitted.load(Ordering::Relaxed).saturating_sub(limits[1]);
     Figure { figure: over as f64, bound: 0.0 }
+}
+
+/// For how long a policy with so many rules takes to be checked and to come into force.
+fn policy_takes(rules: u64) -> f64 {
+    let rule = |nth: u64| Rule::new(format!("r{nth}")).path(format!("/{nth}/*")).fallback(nth.is_multiple_of(2));
+    let policy = (0..rules).fold(Policy::new(), |policy, nth| policy.rule(rule(nth).tier(Quota::per_hour(1))));
+    let start = Instant::now();
+    assert_eq!(policy.warnings(), []);
+    drop(RateLimiter::new(policy).unwrap());
+    start.elapsed().as_secs_f64()
+}
+
+/// For how long so many waiters of a sliding log take to join.
+fn waiters_take(waiters: u64) -> f64 {
+    let clock = ManualClock::new();
+    let rule = Rule::new("log").per([]).tier(Quota::per_second(10).algorithm(Algorithm::SlidingLog));
+    let limiter = RateLimiter::builder().policy(Policy::new().rule(rule)).clock(clock);
+    let limiter = limiter.max_waiters_per_key(waiters as usize).build().unwrap();
+    let joins = |_| {
+        let limiter = limiter.clone();
+        let mut waiting = Box::pin(async move { drop(limiter.acquire(&caller(), Duration::MAX).await) });
+        let _ = waiting.as_mut().now_or_never();
+        waiting
+    };
+    let start = Instant::now();
+    let all: Vec<_> = (0..waiters).map(joins).collect();
+    let took = start.elapsed().as_secs_f64();
+    drop(all);
+    took
+}
+
+/// How many times as long four times as much takes: of rules, or of waiters.
+pub(crate) fn growth(mut random: Random) -> Figure {
+    let (rules, waiters) = (random.within(1_000, 4_000), random.within(5_000, 20_000));
+    // The fastest of three, since others use the machine as well.
+    let fastest = |takes: fn(u64) -> f64, count| (0..3).map(|_| takes(count)).fold(f64::INFINITY, f64::min);
+    let growth = move |takes, count| fastest(takes, 4 * count) / fastest(takes, count);
+    let figure = on_threads(1, async move { growth(policy_takes, rules).max(growth(waiters_take, waiters)) });
+    // What takes the square takes 16 times as long.
+    Figure { figure, bound: 10.0 }
 }
 
 /// Permits add to their charge and give back some of what they added, while others are

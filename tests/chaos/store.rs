@@ -15,7 +15,7 @@ use tokio::{
 };
 use tower_ratelimit::{
     Algorithm, Consistency, Descriptor, Dimension, FailureMode, Policy, Quota, RateLimitedKind, RateLimiter, Rule,
-    backend::Redis, descriptor::Tenant,
+    backend::Redis, descriptor::Tenant, testing::ManualClock,
 };
 
 use super::{Figure, Random, cluster::Cluster, pause, server::Server};
@@ -136,6 +136,60 @@ pub(crate) async fn leased_window(mut random: Random) -> Figure {
     Figure { figure: admitted.saturating_sub(limit) as f64, bound: 0.0 }
 }
 
+/// Instances share a sliding log, and each takes what it may whenever a burst comes: in no
+/// window more than the limit.
+pub(crate) async fn leased_log(mut random: Random) -> Figure {
+    const STEPS_OF_WINDOW: usize = 100;
+    let (server, clock, limit) = (Server::start().await, ManualClock::new(), random.within(50, 400));
+    let window = Duration::from_secs(10);
+    let log = Quota::new(limit, window).algorithm(Algorithm::SlidingLog);
+    let rule = Rule::new("log").per([]).tier(log).on_backend_failure(FailureMode::Closed);
+    let policy = Policy::new().rule(rule.consistency(Consistency::Leased));
+    let mut fleet = Vec::new();
+    for _ in 0..3 {
+        let redis = Redis::builder().url(server.url()).limiter_time().connect().await.unwrap();
+        let limiter = RateLimiter::builder().policy(policy.clone()).backend(redis).clock(clock.clone());
+        fleet.push(limiter.build().unwrap());
+    }
+    let mut seen = Vec::new();
+    for _ in 0..3 * STEPS_OF_WINDOW {
+        let (tries, mut admitted) = (random.one_of(&[0, 0, 0, 0, 5, limit / 3]), 0);
+        for limiter in &fleet {
+            for _ in 0..tries {
+                admitted += u64::from(limiter.check(&caller()).await.is_allowed());
+            }
+        }
+        seen.push(admitted);
+        clock.advance(window / STEPS_OF_WINDOW as u32);
+    }
+    let most = seen.windows(STEPS_OF_WINDOW).map(|window| window.iter().sum::<u64>()).max().unwrap();
+    Figure { figure: most.saturating_sub(limit) as f64, bound: 0.0 }
+}
+
+/// Requests of one path are charged by one rule, and those of another by two. Neither is
+/// rejected for what is leased for the other.
+pub(crate) async fn other_pools(mut random: Random) -> Figure {
+    let (server, limit) = (Server::start().await, random.within(50, 500));
+    let rule = |id, limit| {
+        let rule = Rule::new(id).per([]).tier(Quota::per_day(limit).algorithm(Algorithm::FixedWindow));
+        rule.consistency(Consistency::Leased).on_backend_failure(FailureMode::Closed)
+    };
+    let policy = Policy::new().rule(rule("wide", limit)).rule(rule("narrow", 1_000_000).path("/both"));
+    let redis = Redis::builder().url(server.url()).deadline(Duration::from_secs(10)).connect().await.unwrap();
+    let limiter = RateLimiter::builder().policy(policy).backend(redis).build().unwrap();
+    let (mut admitted, mut path) = (0, "/one");
+    for nth in 0.. {
+        if nth == limit / 4 || random.within(0, 50) == 0 {
+            path = if path == "/one" { "/both" } else { "/one" };
+        }
+        if !limiter.check(&Descriptor::new(path)).await.is_allowed() {
+            break;
+        }
+        admitted += 1;
+    }
+    Figure { figure: (limit - admitted) as f64, bound: 0.0 }
+}
+
 /// What a stalled store granted, and no instance received, is granted again: the whole
 /// limit can be used.
 pub(crate) async fn lost_units(mut random: Random) -> Figure {
@@ -213,8 +267,11 @@ pub(crate) async fn flood(mut random: Random) -> Figure {
     let _: Value = server.run("CONFIG", ["SET", "maxmemory", &most.to_string()]).await;
     let mut denied = 0;
     for nth in 0..20_000 {
-        denied += u64::from(fails(&limiter, &format!("invented-{nth}")).await);
-        if denied == 100 {
+        // The first request of a tenant leases nothing, the next ones may.
+        for _ in 0..3 {
+            denied += u64::from(fails(&limiter, &format!("invented-{nth}")).await);
+        }
+        if denied >= 1_000 {
             break;
         }
     }
