@@ -87,7 +87,7 @@ const DEAF_AFTER: u32 = 20;
 /// | an instance is killed | its share is unused for [`forget_after`](Self::forget_after), then the others divide it |
 /// | a partition | each side keeps what it held, and divides it by demand. After `forget_after`, a side with more than half of the instances takes all, so that together they admit less than twice the limit |
 /// | all others are missing | an equal share of the instances that were known last |
-/// | no seed answers an instance that starts | after ten intervals it takes one share of as many as there are seeds |
+/// | no seed answers an instance that starts | after ten intervals it takes one share of as many as there are seeds. A name is one seed, so if it is the only one, the instance takes the whole limit: name several, or addresses |
 /// | [`drain`](crate::RateLimiter::drain) | it leaves: it admits nothing more, and others take over with the next window |
 ///
 /// # Security
