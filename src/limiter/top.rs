@@ -1,8 +1,7 @@
 //! Tells the [`TopTenants`] which tenants were charged and which rejected, where a limiter
 //! has them.
 //!
-//! It decides nothing. Invariant: without them, an admitted request costs the
-//! [`Sampler`](crate::observe::Sampler)'s look, and a rejected one a branch.
+//! It decides nothing. Invariant: without them, a request costs a branch.
 
 use super::{state::RateLimiter, stats::Counters};
 use crate::{
@@ -21,21 +20,10 @@ impl RateLimiter {
         states: &[TierState],
         now: Timestamp,
     ) {
-        if counters.sampler.is_due(size(charges)) {
-            self.count_sampled(counters, charges, states, now);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn count_sampled(&self, counters: &Counters, charges: &[Charge<'_>], states: &[TierState], now: Timestamp) {
-        let Some(top) = &self.inner.top else { return counters.sampler.stop() };
-        let size = size(charges);
-        let charged = counters.sampler.take(size, counters.decisions(), minute(now));
-        for (charge, states) in with_states(charges, states) {
-            let own = u128::from(charged) * u128::from(charge.cost) / u128::from(size);
-            let own = u64::try_from(own).unwrap_or(u64::MAX);
-            count(top, charge, (Measure::Units, own), states, now);
+        if let Some(top) = &self.inner.top
+            && counters.sampler.is_due(size(charges))
+        {
+            count_sampled(top, counters, charges, states, now);
         }
     }
 
@@ -50,6 +38,18 @@ impl RateLimiter {
                 count(top, charge, (Measure::Rejections, 1), states, now);
             }
         }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn count_sampled(top: &TopTenants, counters: &Counters, charges: &[Charge<'_>], states: &[TierState], now: Timestamp) {
+    let size = size(charges);
+    let charged = counters.sampler.take(size, counters.decisions(), minute(now));
+    for (charge, states) in with_states(charges, states) {
+        let own = u128::from(charged) * u128::from(charge.cost) / u128::from(size);
+        let own = u64::try_from(own).unwrap_or(u64::MAX);
+        count(top, charge, (Measure::Units, own), states, now);
     }
 }
 

@@ -66,11 +66,6 @@ impl Sampler {
         self.left.store(last.left, Ordering::Relaxed);
         charged
     }
-
-    /// No samples are asked for.
-    pub(crate) fn stop(&self) {
-        self.left.store(u64::MAX, Ordering::Relaxed);
-    }
 }
 
 #[cfg(test)]

@@ -71,11 +71,3 @@ fn one_dear_request_hides_no_others() {
     let longest = longest.0.max(200_000 - longest.1);
     assert!(longest < 2_000, "{longest}");
 }
-
-#[test]
-fn a_stopped_sampler_is_not_due() {
-    let sampler = Sampler::default();
-    assert!(sampler.is_due(1));
-    sampler.stop();
-    assert!((0..1_000).all(|_| !sampler.is_due(1_000_000)));
-}
