@@ -273,6 +273,46 @@ fn waits_take_the_time_of_the_log() {
     assert_eq!((&report["rules"][1]["rejected"], &report["rules"][1]["delayed"]), (&3.into(), &0.into()), "{report}");
 }
 
+/// A rule that does not let wait decides at once, whatever the others allow, and a fair rule
+/// gives a tenant the slot of another one that has more waiters.
+#[test]
+fn waits_of_several_rules_are_those_of_the_limiter() {
+    let folder = Folder::new("rules");
+    let policy = folder.file(
+        "policy.yaml",
+        "rules:
+  - { id: slow, match: { paths: [/slow] }, max_wait: 2s, tiers: [{ limit: 2, window: 1s, burst: 1 }] }
+  - { id: strict, match: { paths: [/slow] }, tiers: [{ limit: 4, window: 1m }] }
+  - { id: fair, match: { paths: [/fair] }, per: [], fair: true, max_wait: 1s, tiers: [{ limit: 2, window: 1s, burst: 1 }] }",
+    );
+    let numbers = |log: &[String], rule: usize| {
+        let report = report(&["--policy", &policy], log.concat().as_bytes());
+        let numbers = ["allowed", "rejected", "delayed", "longest_wait_ms"];
+        numbers.map(|name| report["rules"][rule][name].as_u64().unwrap())
+    };
+    let slow = |second| combined(second, "192.0.2.7", "GET /slow HTTP/1.1");
+    // Slots at 0, 0.5, 1 and 1.5 s; then `strict` has none left.
+    let log: Vec<_> = [0, 0, 0, 0, 0, 1].map(slow).into();
+    assert_eq!((numbers(&log, 0), numbers(&log, 1)), ([6, 0, 3, 1_500], [4, 2, 0, 0]));
+    let fair = |tenant| combined(0, tenant, "GET /fair HTTP/1.1");
+    let log: Vec<_> = ["192.0.2.7", "192.0.2.7", "192.0.2.7", "192.0.2.9"].map(fair).into();
+    // The first goes at once. Of the slots at 0.5 and 1 s, the other tenant gets one.
+    assert_eq!(numbers(&log, 2), [3, 1, 2, 1_000]);
+}
+
+/// Requests that the limit would admit at once.
+#[test]
+fn a_smooth_rule_delays_what_it_would_admit() {
+    let folder = Folder::new("smooth");
+    let policy = folder.file(
+        "policy.yaml",
+        "rules: [{ id: all, max_wait: 8s, smooth: true, tiers: [{ limit: 4, window: 8s, algorithm: sliding-window }] }]",
+    );
+    let log = [0, 0, 0].map(|second| combined(second, "192.0.2.7", "GET / HTTP/1.1")).concat();
+    let report = report(&["--policy", &policy], log.as_bytes());
+    assert_eq!((&report["total"]["rejected"], &report["total"]["delayed"]), (&0.into(), &2.into()), "{report}");
+}
+
 #[test]
 fn two_policies_are_compared() {
     let folder = Folder::new("against");
@@ -353,7 +393,7 @@ fn a_hostile_log_is_escaped_everywhere() {
     let folder = Folder::new("hostile");
     let policy = folder.file("policy.yaml", PER_MINUTE);
     let mut log = Vec::new();
-    for tenant in ["<script>alert(1)</script>", "\u{1b}[2J\u{7f}\u{9b}31m", "a'\\\"&b", &"x".repeat(5_000)] {
+    for tenant in ["<script>alert(1)</script>", "\u{1b}[2J\u{7f}\u{9b}31m\u{202e}", "a'\\\"&b", &"x".repeat(5_000)] {
         log.extend(
             format!("- {tenant} [26/Nov/2026:13:00:00 +0000] \"GET /<script> HTTP/1.1\" 200 5\n")
                 .replace("- ", "")
@@ -376,14 +416,18 @@ fn a_hostile_log_is_escaped_everywhere() {
         page.to_str().unwrap(),
     ];
     let lines = text(&arguments, &log);
-    let is_clean = |text: &str| !text.contains(|char: char| char.is_control() && char != '\n');
+    let is_clean = |text: &str| !text.contains(|char: char| char.is_control() && char != '\n' || char == '\u{202e}');
     assert!(is_clean(&lines), "{lines:?}");
     assert!(
-        lines.contains("  \\u{1b}[2J\\u{7f}\\u{9b}31m\n") && lines.lines().all(|line| line.chars().count() < 300),
+        lines.contains("  \\u{1b}[2J\\u{7f}\\u{9b}31m\\u{202e}\n")
+            && lines.lines().all(|line| line.chars().count() < 300),
         "{lines}"
     );
+    assert!(is_clean(&text(&[&arguments[..], &["--json"]].concat(), &log)));
     let json = report(&arguments, &log);
     assert_eq!(json["lines"]["unreadable"], 5, "{json}");
+    let names = json["rules"][0]["top"].to_string();
+    assert!(names.contains("\u{202e}"), "{names}");
     assert!(json["lines"]["examples"].to_string().contains("is longer than 65536 bytes"), "{json}");
     let html = std::fs::read_to_string(&page).unwrap();
     assert!(is_clean(&html) && html.contains("&lt;script&gt;alert(1)&lt;/script&gt;"), "{html}");

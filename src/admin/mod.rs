@@ -10,6 +10,7 @@
 
 mod access;
 mod action;
+mod escape;
 mod page;
 mod report;
 mod service;

@@ -10,10 +10,11 @@ use http::HeaderValue;
 use sha2::{Digest, Sha256};
 
 use super::{
+    escape::escaped,
     report::{
         BackendReport, OverloadReport, OverrideReport, Report, RuleReport, SignalReport, SourceReport, TopReport,
     },
-    text::{escaped, lines},
+    text::lines,
 };
 
 const TEMPLATE: &str = include_str!("page.html");

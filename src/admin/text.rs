@@ -1,7 +1,7 @@
 //! Texts of policies, tenants and requests, made fit to be shown.
 //!
-//! Invariant: what [`plain`] returns is short and has no character that controls a terminal or
-//! the direction of text; what [`escaped`] returns is no markup.
+//! It escapes no markup. Invariant: what [`plain`] returns is short and has no character that
+//! controls a terminal or the direction of text.
 
 /// The most characters of a name that are shown.
 const MOST: usize = 200;
@@ -30,22 +30,6 @@ fn visible(text: &str, most: usize) -> String {
 /// The lines of a text, each made visible.
 pub(super) fn lines(text: &str) -> Vec<String> {
     text.lines().map(plain).collect()
-}
-
-/// As content of an element or an attribute's value.
-pub(super) fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for char in text.chars() {
-        match char {
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '&' => escaped.push_str("&amp;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            other => escaped.push(other),
-        }
-    }
-    escaped
 }
 
 #[cfg(test)]

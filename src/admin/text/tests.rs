@@ -1,4 +1,4 @@
-use super::{escaped, lines, plain};
+use super::{super::escape::escaped, lines, plain};
 
 #[test]
 fn markup_is_text() {

@@ -1,6 +1,7 @@
 //! What a command prints, and how it fails: [`print`] and [`Failure`].
 //!
-//! It knows no command. Invariant: no control character passes but the line break.
+//! It knows no command. Invariant: no character passes that controls a terminal or the
+//! direction of text, but the line break.
 
 use std::{
     io::{self, Write},
@@ -49,7 +50,6 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
 pub(crate) fn print_json(value: &impl Serialize) -> Result<ExitCode, Failure> {
     let text = serde_json::to_string_pretty(value).map_err(|error| Failure::invalid(error.to_string()))?;
     // JSON escapes most control characters. The others may stand only in strings.
-    let is_control = |char: char| char.is_control() && char != '\n';
     let escaped: String = text
         .split_inclusive(is_control)
         .map(|part| match part.char_indices().next_back() {
@@ -60,9 +60,15 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<ExitCode, Failure> {
     print(&escaped)
 }
 
-/// The text with its control characters escaped, but for line breaks.
+/// Whether a character controls a terminal, or the direction of text.
+fn is_control(char: char) -> bool {
+    let is_direction =
+        matches!(char, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    is_direction || char.is_control() && char != '\n'
+}
+
+/// The text with such characters escaped.
 pub(crate) fn printable(text: &str) -> String {
-    let is_control = |char: char| char.is_control() && char != '\n';
     let mut printable = String::with_capacity(text.len());
     for char in text.chars() {
         match is_control(char) {

@@ -4,6 +4,7 @@
 //! It counts nothing. Invariant: the clock never goes back, and stands still unless it is moved.
 
 use std::{
+    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tower_ratelimit::{
     Algorithm, Policy, Quota, RateLimiter, Rule,
-    decision::Decision,
+    decision::{Decision, TierStatus},
     time::{Clock, Timestamp},
 };
 
@@ -53,19 +54,25 @@ impl Clock for LogClock {
 #[derive(Clone, Debug)]
 pub(super) struct Decider {
     limiter: RateLimiter,
-    /// Whether a request may wait.
-    waits: bool,
-    /// Whether a request may be settled by the status of its response.
-    settles: bool,
+    /// How long requests may wait under each rule that lets them. Without a bound where the
+    /// time after which to retry is a guess, or another tenant's slot may be taken.
+    waits: HashMap<String, Duration>,
+    /// Whether a request that is admitted at once may be delayed, or settled by the status of
+    /// its response.
+    is_paced_or_settled: bool,
 }
 
 impl Decider {
     pub(super) fn new(policy: &Policy, clock: &LogClock) -> Result<Self, String> {
         let mut written = serde_json::to_value(policy).map_err(|error| error.to_string())?;
-        let (mut waits, mut settles) = (false, false);
+        let (mut waits, mut is_paced_or_settled) = (HashMap::new(), false);
         for rule in written["rules"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
-            waits |= rule.contains_key("max_wait");
-            settles |= rule.contains_key("charge_on") || rule.contains_key("refund_on");
+            is_paced_or_settled |= ["charge_on", "refund_on", "smooth"].iter().any(|key| rule.contains_key(*key));
+            if let (Some(id), Some(wait)) = (rule.get("id"), rule.get("max_wait")) {
+                let is_exact = !rule.contains_key("fair") && !rule.contains_key("adaptive_rate");
+                let wait = wait.as_str().and_then(|wait| humantime::parse_duration(wait).ok()).filter(|_| is_exact);
+                waits.insert(id.as_str().unwrap_or_default().to_owned(), wait.unwrap_or(Duration::MAX));
+            }
             // A layer rejects at once what may not wait, `acquire` only if the rule says so.
             if !rule.contains_key("exempt") {
                 rule.entry("max_wait").or_insert(json!("0s"));
@@ -73,16 +80,27 @@ impl Decider {
         }
         let policy = serde_json::from_value::<Policy>(written).map_err(|error| error.to_string())?;
         let limiter = RateLimiter::builder().policy(policy).clock(clock.clone()).build();
-        Ok(Self { limiter: limiter.map_err(|error| error.to_string())?, waits, settles })
+        Ok(Self { limiter: limiter.map_err(|error| error.to_string())?, waits, is_paced_or_settled })
     }
 
-    /// The decision, where it needs no more than the request's arrival. A request that is
-    /// rejected here was charged nothing, and may still wait.
+    /// The decision, where it needs no more than the request's arrival.
     pub(super) fn at_once(&self, record: &Record<'_>) -> Option<Decision> {
-        if self.settles {
+        if self.is_paced_or_settled {
             return None;
         }
-        self.limiter.try_check(&record.descriptor()).filter(|decision| decision.is_allowed() || !self.waits)
+        let decision = self.limiter.try_check(&record.descriptor())?;
+        (decision.is_allowed() || !self.may_wait(&decision)).then_some(decision)
+    }
+
+    /// Whether a request that was rejected at once, and charged nothing, may be admitted later.
+    fn may_wait(&self, decision: &Decision) -> bool {
+        let wait = |tier: &TierStatus| match self.waits.get(tier.rule()) {
+            Some(wait) if !is_concurrency(tier.quota()) => *wait,
+            Some(_) => Duration::MAX,
+            None => Duration::ZERO,
+        };
+        let longest = decision.tiers().iter().filter(|tier| tier.is_violated()).map(wait).max();
+        decision.retry_after().is_some_and(|after| after <= longest.unwrap_or(Duration::MAX))
     }
 
     /// The decision, when the request leaves; `None` where a rejection does not tell more.
@@ -102,10 +120,13 @@ impl Decider {
     }
 }
 
+fn is_concurrency(quota: &Quota) -> bool {
+    quota.counted_by() == Algorithm::Concurrency
+}
+
 /// What a replay leaves out of a policy.
 pub(super) fn notes(policy: &Policy) -> Vec<String> {
     let written = serde_json::to_value(policy).unwrap_or_default();
-    let is_concurrency = |quota: &Quota| quota.counted_by() == Algorithm::Concurrency;
     let note = |(rule, written): (&Rule, &Value)| match written["shadow"] == true {
         true => Some(format!("rule `{}` is in shadow mode, so it rejects nothing and is not counted", rule.id())),
         false if rule.tiers().iter().any(is_concurrency) => Some(format!(
