@@ -251,16 +251,16 @@ impl Quota {
     /// [`Permit`](crate::Permit) it is measured until that is dropped, unless by
     /// [`refund`](crate::Permit::refund).
     ///
-    /// Each window of a second with at least 50 answers, else of up to 30 s, gives a 90th
-    /// percentile. `recent` is an average of about 5 of these; `baseline` follows it up
-    /// slowly, over about 10, and down at once. About `limit * (1 - baseline / recent)`
-    /// requests queue in the handler.
+    /// Each window of a second with at least 50 answers, else of up to 30 s, gives a mean.
+    /// `recent` is an average of about 4 of these; `baseline` follows it down at once, and up
+    /// slowly, while throughput follows the requests in flight. About
+    /// `in_flight * (1 - baseline / recent)` requests queue in the handler.
     ///
     /// | queue | the limit |
     /// |---|---|
-    /// | at most 3 * log10(limit), and it was nearly used up | grows by log10(limit); by a half until it first shrinks |
-    /// | more than 6 * log10(limit) | shrinks by log10(limit) |
-    /// | any, and throughput falls as more are in flight | shrinks, too |
+    /// | at most sqrt(limit), and it was nearly used up | grows by log10(limit); by a half until it first shrinks |
+    /// | more than 2 * sqrt(limit) | shrinks by log10(limit) |
+    /// | more than sqrt(limit), and throughput falls as more are in flight | shrinks, too |
     ///
     /// It is at most five times what was in flight.
     ///

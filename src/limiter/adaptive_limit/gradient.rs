@@ -1,5 +1,5 @@
 //! How an adaptive concurrency limit is found: by the gradient of latency, after Netflix's
-//! gradient and TCP Vegas. Pure arithmetic, without locks or clocks.
+//! gradient and TCP Vegas, and by whether throughput follows the requests in flight. Pure arithmetic, without locks or clocks.
 //!
 //! Invariant: a limit stays between the rule's minimum and maximum, whatever the latencies.
 
@@ -20,30 +20,45 @@ pub(in crate::limiter) struct LimitSummary {
 /// The limit of one key, and what it was found by.
 ///
 /// Latencies are collected in windows of a second that have at least 50; else a window goes
-/// on, for at most 30 s. At its end its 90th percentile changes two averages: `recent`, and
-/// the slower `baseline`, which falls with `recent` at once. The requests that queue in the
-/// handler are about `limit * (1 - baseline / recent)`.
+/// on, for at most 30 s. At its end its mean changes two averages: `recent`, and `baseline`,
+/// which falls with `recent` at once. By Little's law `in_flight * (1 - baseline / recent)`
+/// requests queue in the handler. A 90th percentile does not obey it: where one request in
+/// ten is slow, it jumps between the fast and the slow ones.
 ///
-/// | these, in `log10(limit)` | the limit |
+/// | the queue, in `sqrt(limit)` | the limit |
 /// |---|---|
-/// | at most 3, and it was nearly used up | grows by `log10(limit)`; until it first shrinks, by a half |
-/// | from 3 to 6 | stays |
-/// | more than 6 | shrinks by `log10(limit)` |
-/// | any, it was used up, and throughput fell as requests in flight rose | shrinks likewise |
+/// | at most 1, and it was nearly used up | grows by `log10(limit)`; until it first shrinks, by a half |
+/// | from 1 to 2 | stays |
+/// | more than 2 | shrinks by `log10(limit)` |
+/// | more than 1, and throughput falls as requests in flight rise | shrinks likewise |
 ///
-/// It is never more than five times the peak in flight. The growth by a half is that of TCP's
-/// slow start: a restarted process does not reject healthy traffic for minutes. The first
-/// decrease takes the last such step back.
-#[derive(Clone, Debug, Default)]
+/// The root is by how much requests in service vary by chance: a queue of `log10` is within
+/// the noise of a limit of hundreds, which then only shrinks.
+///
+/// While at least half of the limit is in use, `baseline` rises only by as much as throughput
+/// has followed the requests in flight (`yield_per_unit`). A handler that has become slower
+/// answers less as the limit shrinks, so its baseline rises; one that queues answers as much
+/// as before, so its queue does not become the baseline.
+///
+/// The limit is never more than five times the peak in flight. The growth by a half is that
+/// of TCP's slow start: a restarted process does not reject healthy traffic for minutes. A
+/// decrease right after such a step takes it back.
+#[derive(Clone, Debug)]
 pub(super) struct GradientState {
     limit: f64,
     window: Window,
     /// In nanoseconds; 0 before the first window has ended.
     baseline: f64,
     recent: f64,
-    /// Of each of the latest windows: the mean in flight, and answers a second.
+    /// How many windows have ended.
+    windows: f64,
+    /// Of each of the latest windows in which the limit was in use: the logarithms of the mean
+    /// in flight, and of the answers a second.
     history: VecDeque<(f64, f64)>,
-    /// The limit before it grew by a half, while it grows so.
+    /// How much throughput follows the requests in flight: 1 without a queue, 0 with one,
+    /// below 0 where more in flight gives fewer answers.
+    yield_per_unit: f64,
+    /// The limit before the latest window let it grow by a half.
     grown_from: Option<f64>,
     has_shrunk: bool,
     samples: u64,
@@ -56,17 +71,23 @@ const LONGEST: u64 = 30_000_000_000;
 /// A window that is not the longest has at least so many latencies, and any at least a fifth.
 const ENOUGH: u64 = 50;
 
-/// So many windows weigh in the averages, and in the correlation.
-const RECENT: f64 = 5.0;
-const BASELINE: f64 = 10.0;
-const CORRELATED: usize = 10;
+/// So many windows weigh in the averages, and so many are compared.
+const AVERAGED: f64 = 4.0;
+const COMPARED: usize = 8;
 
-/// The queue below which the limit grows, and above which it shrinks, in `log10(limit)`.
-const SHORT_QUEUE: f64 = 3.0;
-const LONG_QUEUE: f64 = 6.0;
+/// A latency counts as at most so many times the recent ones: one request that hangs must
+/// not decide.
+const OUTLIER: f64 = 10.0;
 
-/// From this part of the limit in flight on, it was nearly used up.
+/// The queue above which the limit does not grow, and above which it shrinks, in `sqrt(limit)`.
+const SHORT_QUEUE: f64 = 1.0;
+const LONG_QUEUE: f64 = 2.0;
+
+/// From this part of the limit in flight on, at its peak, it was nearly used up.
 const NEARLY: f64 = 0.8;
+
+/// From this part of the limit in flight on, on average, it was in use.
+const IN_USE: f64 = 0.5;
 
 /// The limit is at most so many times the peak in flight.
 const MOST_UNUSED: f64 = 5.0;
@@ -74,9 +95,26 @@ const MOST_UNUSED: f64 = 5.0;
 /// The growth of a limit that has never shrunk.
 const FIRST_GROWTH: f64 = 1.5;
 
+/// A change of the requests in flight by this part or less, each window, shows nothing.
+const STILL: f64 = 0.05;
+
+/// Below this throughput falls as requests in flight rise.
+const FALLING: f64 = -0.25;
+
 impl GradientState {
     pub(super) fn new(bounds: &LimitBounds) -> Self {
-        Self { limit: bounds.start, ..Self::default() }
+        Self {
+            limit: bounds.start,
+            window: Window::default(),
+            baseline: 0.0,
+            recent: 0.0,
+            windows: 0.0,
+            history: VecDeque::new(),
+            yield_per_unit: 1.0,
+            grown_from: None,
+            has_shrunk: false,
+            samples: 0,
+        }
     }
 
     /// The limit, in units in flight.
@@ -100,6 +138,7 @@ impl GradientState {
         let window = &mut self.window;
         window.peak = window.peak.max(in_flight);
         window.used = window.used.max(in_flight / most);
+        window.mean_used += in_flight / most;
         window.admitted += 1.0;
         window.in_flight += in_flight;
     }
@@ -108,73 +147,80 @@ impl GradientState {
     /// Returns the window if that ends it.
     pub(super) fn answered(&mut self, bounds: &LimitBounds, latency: u64, now: u64) -> Option<Window> {
         self.samples = self.samples.saturating_add(1);
-        self.window.add(latency, now);
+        let latency = float(latency.max(1));
+        let most = if self.windows > 0.0 { self.recent * OUTLIER } else { latency };
+        self.window.add(latency.min(most), now);
         let passed = now.saturating_sub(self.window.started);
         let is_complete = passed >= SHORTEST && self.window.seen >= ENOUGH || passed >= LONGEST;
         if !is_complete {
             return None;
         }
-        let mut window = mem::replace(&mut self.window, Window { started: now, ..Window::default() });
-        self.end(bounds, &mut window, float(passed) / 1e9);
+        let window = mem::replace(&mut self.window, Window { started: now, ..Window::default() });
+        if window.seen >= ENOUGH / 5 {
+            self.end(&window, float(passed) / 1e9);
+            self.bind(bounds);
+        }
         Some(window)
     }
 
-    fn end(&mut self, bounds: &LimitBounds, window: &mut Window, seconds: f64) {
-        if window.seen < ENOUGH / 5 {
-            return;
-        }
-        let latency = window.percentile();
-        match self.baseline > 0.0 {
-            true => {
-                self.recent += (latency - self.recent) / RECENT;
-                self.baseline = (self.baseline + (self.recent - self.baseline) / BASELINE).min(self.recent);
-            }
-            false => (self.recent, self.baseline) = (latency, latency),
-        }
-        if self.history.len() == CORRELATED {
-            self.history.pop_front();
-        }
-        self.history.push_back((window.in_flight / window.admitted.max(1.0), float(window.seen) / seconds));
-        let step = self.limit.log10().max(1.0);
-        let queue = self.limit * (1.0 - self.baseline / self.recent);
-        let is_saturated = window.used >= 1.0 && self.correlation().is_some_and(|correlation| correlation < 0.0);
-        if queue > LONG_QUEUE * step || is_saturated {
-            self.shrink(step);
-        } else if queue <= SHORT_QUEUE * step && window.used >= NEARLY {
-            self.grow(step);
+    fn end(&mut self, window: &Window, seconds: f64) {
+        let (seen, admitted) = (float(window.seen), window.admitted.max(1.0));
+        let in_flight = window.in_flight / admitted;
+        self.compare(window.mean_used / admitted >= IN_USE, in_flight, seen / seconds);
+        self.average(window.latencies / seen);
+        let (step, unit) = (self.limit.log10().max(1.0), self.limit.sqrt());
+        let queue = in_flight * (1.0 - self.baseline / self.recent) / unit;
+        let falls = self.yield_per_unit < FALLING && queue > SHORT_QUEUE;
+        let grown_from = self.grown_from.take();
+        if queue > LONG_QUEUE || falls {
+            self.has_shrunk = true;
+            self.limit = grown_from.unwrap_or(self.limit - step);
+        } else if queue <= SHORT_QUEUE && window.used >= NEARLY {
+            self.grown_from = (!self.has_shrunk).then_some(self.limit);
+            self.limit = if self.has_shrunk { self.limit + step } else { self.limit * FIRST_GROWTH };
         }
         if window.admitted > 0.0 {
             self.limit = self.limit.min(window.peak * MOST_UNUSED);
         }
-        self.bind(bounds);
     }
 
-    fn shrink(&mut self, step: f64) {
-        self.has_shrunk = true;
-        self.limit = self.grown_from.take().unwrap_or(self.limit - step);
-    }
-
-    fn grow(&mut self, step: f64) {
-        self.grown_from = (!self.has_shrunk).then_some(self.limit);
-        self.limit = if self.has_shrunk { self.limit + step } else { self.limit * FIRST_GROWTH };
-    }
-
-    /// Whether throughput rises with the requests in flight (up to 1), or falls as they rise
-    /// (down to -1). `None` with too few windows, or where either has not changed.
-    fn correlation(&self) -> Option<f64> {
-        let count = self.history.len();
-        if count < CORRELATED {
-            return None;
+    /// Finds how much throughput follows the requests in flight, by their slope over the
+    /// latest windows. Where those hardly differ, it stays what it was.
+    fn compare(&mut self, is_in_use: bool, in_flight: f64, throughput: f64) {
+        if !is_in_use {
+            // Whatever comes then, it is no queue.
+            self.history.clear();
+            self.yield_per_unit = 1.0;
+            return;
         }
-        let mean = |part: fn(&(f64, f64)) -> f64| self.history.iter().map(part).sum::<f64>() / float(count as u64);
+        if self.history.len() == COMPARED {
+            self.history.pop_front();
+        }
+        // Whoever is in flight without an answer, or costs nothing, has no logarithm.
+        self.history.push_back((in_flight.max(1.0).ln(), throughput.max(f64::MIN_POSITIVE).ln()));
+        let count = float(self.history.len() as u64);
+        let mean = |part: fn(&(f64, f64)) -> f64| self.history.iter().map(part).sum::<f64>() / count;
         let (in_flight, throughput) = (mean(|window| window.0), mean(|window| window.1));
-        let (mut both, mut first, mut second) = (0.0, 0.0, 0.0);
+        let still = count * STILL * STILL;
+        let (mut both, mut spread) = (self.yield_per_unit * still, still);
         for window in &self.history {
             let (dx, dy) = (window.0 - in_flight, window.1 - throughput);
-            (both, first, second) = (both + dx * dy, first + dx * dx, second + dy * dy);
+            (both, spread) = (both + dx * dy, spread + dx * dx);
         }
-        let spread = (first * second).sqrt();
-        (spread > 0.0).then(|| both / spread)
+        self.yield_per_unit = both / spread;
+    }
+
+    /// The first windows weigh alike, so that a lucky one is not the baseline for long.
+    fn average(&mut self, latency: f64) {
+        if self.windows == 0.0 {
+            self.baseline = latency;
+        }
+        self.windows += 1.0;
+        let weight = 1.0 / self.windows.min(AVERAGED);
+        self.recent += (latency - self.recent) * weight;
+        // The square makes little of the noise around 0.
+        let follows = self.yield_per_unit.clamp(0.0, 1.0).powi(2);
+        self.baseline = (self.baseline + (self.recent - self.baseline) * weight * follows).min(self.recent);
     }
 }
 
@@ -182,47 +228,27 @@ impl GradientState {
 #[derive(Clone, Debug, Default)]
 pub(in crate::limiter) struct Window {
     started: u64,
-    /// Of many latencies every second, fourth and so on, so that memory is bounded.
-    latencies: Vec<u64>,
-    every: u64,
+    /// Their sum, in nanoseconds.
+    latencies: f64,
     pub(in crate::limiter) seen: u64,
     /// The most in flight, and the most of what a request may find.
     pub(in crate::limiter) peak: f64,
     used: f64,
+    /// The sum, over those admitted, of the part that was in use.
+    mean_used: f64,
     /// Requests that were admitted, and the sum of what was in flight with each.
     admitted: f64,
     in_flight: f64,
 }
 
-/// The most latencies of a window that are kept.
-const KEPT: usize = 512;
-
 impl Window {
-    fn add(&mut self, latency: u64, now: u64) {
+    fn add(&mut self, latency: f64, now: u64) {
         // A clock that was set back must not make it endless.
         if self.seen == 0 && self.started == 0 || now < self.started {
             self.started = now;
         }
-        if self.latencies.len() == KEPT {
-            let mut is_kept = false;
-            self.latencies.retain(|_| {
-                is_kept = !is_kept;
-                is_kept
-            });
-            self.every *= 2;
-        }
-        self.every = self.every.max(1);
-        if self.seen.is_multiple_of(self.every) {
-            self.latencies.push(latency);
-        }
+        self.latencies += latency;
         self.seen += 1;
-    }
-
-    /// The 90th percentile of its latencies, at least a nanosecond.
-    fn percentile(&mut self) -> f64 {
-        let rank = self.latencies.len() * 9 / 10;
-        let (_, latency, _) = self.latencies.select_nth_unstable(rank);
-        float((*latency).max(1))
     }
 }
 

@@ -25,7 +25,7 @@ struct KeyLimit {
     used_at: Timestamp,
 }
 
-/// The most keys. One takes up to 5 KB.
+/// The most keys. One takes less than 1 KB.
 const MOST_KEYS: usize = 4_096;
 
 /// A key that was not used for so long starts again.

@@ -136,7 +136,7 @@ impl AdaptiveLimitStatus {
         self.in_flight
     }
 
-    /// The 90th percentile of latency without a queue; `None` until the first window of
+    /// The mean latency without a queue; `None` until the first window of
     /// measurements has ended.
     #[must_use]
     pub fn baseline(&self) -> Option<Duration> {
