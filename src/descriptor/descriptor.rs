@@ -53,7 +53,14 @@ struct Named<'a> {
     /// Such as the caller's address beside its API key.
     keys: Vec<NamedKey<'a>>,
     /// What it costs in other units than requests.
-    costs: Vec<(&'a str, u64)>,
+    costs: Vec<(&'a str, StatedCost)>,
+}
+
+/// What a request knows of its cost in a unit.
+#[derive(Clone, Copy, Debug)]
+enum StatedCost {
+    Exactly(u64),
+    AtMost(u64),
 }
 
 /// What a request says about one of its keys.
@@ -210,9 +217,26 @@ impl<'a> Descriptor<'a> {
         self
     }
 
+    /// The request does not know what it costs in this unit, but the most that it can: rules
+    /// of the unit reserve what such requests usually turn out to cost. See
+    /// [`cost::estimated`](crate::cost::estimated).
+    pub fn cost_at_most(mut self, unit: &'a str, most: u64) -> Self {
+        self.insert_most(unit, most);
+        self
+    }
+
     pub(crate) fn insert_cost(&mut self, unit: &'a str, cost: u64) {
+        self.insert_stated(unit, StatedCost::Exactly(cost));
+    }
+
+    pub(crate) fn insert_most(&mut self, unit: &'a str, most: u64) {
+        self.insert_stated(unit, StatedCost::AtMost(most));
+    }
+
+    fn insert_stated(&mut self, unit: &'a str, cost: StatedCost) {
         if unit == REQUESTS {
-            self.cost = cost;
+            let (StatedCost::Exactly(units) | StatedCost::AtMost(units)) = cost;
+            self.cost = units;
             return;
         }
         let costs = &mut Arc::make_mut(self.named.get_or_insert_default()).costs;
@@ -268,10 +292,23 @@ impl<'a> Descriptor<'a> {
         self.named.iter().flat_map(|named| &named.keys)
     }
 
-    /// What it costs in a unit other than requests.
-    pub(crate) fn stated_cost(&self, unit: &str) -> Option<u64> {
+    fn find_cost(&self, unit: &str) -> Option<StatedCost> {
         let costs = self.named.iter().flat_map(|named| &named.costs);
         costs.into_iter().find_map(|(own, cost)| (*own == unit).then_some(*cost))
+    }
+
+    /// What it costs in a unit other than requests, or the most that it can cost.
+    pub(crate) fn stated_cost(&self, unit: &str) -> Option<u64> {
+        let (StatedCost::Exactly(units) | StatedCost::AtMost(units)) = self.find_cost(unit)?;
+        Some(units)
+    }
+
+    /// The most that it can cost in a unit, where it knows no more.
+    pub(crate) fn most_in(&self, unit: &str) -> Option<u64> {
+        match self.find_cost(unit)? {
+            StatedCost::AtMost(most) => Some(most),
+            StatedCost::Exactly(_) => None,
+        }
     }
 
     pub(crate) fn find_key(&self, name: &str) -> Key<'_> {

@@ -6,6 +6,7 @@
 //! | [`header`] | the value of a header, set by a gateway |
 //! | [`content_length`] | the bytes of the request's body |
 //! | [`from_fn`] | the result of a closure |
+//! | [`estimated`] | the same, or what such requests usually turn out to cost |
 //!
 //! Each rule multiplies the units by its own cost. To settle a cost that is
 //! known only afterwards, see [`ChargeHandle`](crate::ChargeHandle).
@@ -36,11 +37,21 @@ use super::{RequestHead, request_head::header_name};
 pub trait CostExtractor: Send + Sync + 'static {
     /// The cost; 0 charges nothing.
     fn cost(&self, request: &RequestHead<'_>) -> u64;
+
+    /// The cost if it is known. If not, [`cost`](Self::cost) is the most that it can be: see
+    /// [`estimated`].
+    fn known(&self, request: &RequestHead<'_>) -> Option<u64> {
+        Some(self.cost(request))
+    }
 }
 
 impl<E: CostExtractor + ?Sized> CostExtractor for Arc<E> {
     fn cost(&self, request: &RequestHead<'_>) -> u64 {
         (**self).cost(request)
+    }
+
+    fn known(&self, request: &RequestHead<'_>) -> Option<u64> {
+        (**self).known(request)
     }
 }
 
@@ -144,6 +155,64 @@ where
 {
     fn cost(&self, request: &RequestHead<'_>) -> u64 {
         (self.count)(request)
+    }
+}
+
+/// The result of `estimate`, or where there is none what such requests usually turn out to
+/// cost, and at most `most`. For rules that [settle](crate::Rule::settle) in a
+/// [unit](crate::Rule::unit) of their own: with
+/// [`cost_in`](crate::RateLimitLayer::cost_in). In `requests` it is `most`.
+///
+/// Usual is what 95 of 100 cost at most, of the latest 64 requests that a handler has
+/// settled: of those with the same key under the first rule of the unit that applies. Keys
+/// share 64 classes by their hash, which take 35 KB for such a rule. Before 20 requests of
+/// a class are settled, it is `most`.
+///
+/// ```
+/// use tower_ratelimit::{Policy, Quota, RateLimitLayer, RateLimiter, RequestHead, Rule, cost};
+///
+/// /// What a caller allows the answer to take.
+/// fn max_tokens(head: &RequestHead<'_>) -> Option<u64> {
+///     head.headers().get("x-max-tokens")?.to_str().ok()?.parse().ok()
+/// }
+///
+/// let tokens = Rule::new("tokens").unit("tokens").tier(Quota::per_minute(10_000)).settle(true);
+/// let limiter = RateLimiter::new(Policy::new().rule(tokens))?;
+/// let layer = RateLimitLayer::new(limiter).cost_in("tokens", cost::estimated(4_096, max_tokens));
+/// # let _ = layer;
+/// # Ok::<_, tower_ratelimit::ConfigError>(())
+/// ```
+pub fn estimated<F>(most: u64, estimate: F) -> EstimatedCost<F>
+where
+    F: Fn(&RequestHead<'_>) -> Option<u64> + Send + Sync + 'static,
+{
+    EstimatedCost { most, estimate }
+}
+
+/// Estimates the cost: see [`estimated`].
+#[doc(hidden)]
+#[derive(Clone, Copy)]
+pub struct EstimatedCost<F> {
+    most: u64,
+    estimate: F,
+}
+
+impl<F> CostExtractor for EstimatedCost<F>
+where
+    F: Fn(&RequestHead<'_>) -> Option<u64> + Send + Sync + 'static,
+{
+    fn cost(&self, request: &RequestHead<'_>) -> u64 {
+        self.known(request).unwrap_or(self.most)
+    }
+
+    fn known(&self, request: &RequestHead<'_>) -> Option<u64> {
+        (self.estimate)(request)
+    }
+}
+
+impl<F> fmt::Debug for EstimatedCost<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EstimatedCost").field("most", &self.most).finish_non_exhaustive()
     }
 }
 

@@ -206,7 +206,12 @@ impl Http {
         if let Some(extractor) = &self.cost {
             descriptor.cost = extractor.cost(head);
         }
-        self.costs.iter().for_each(|(unit, extractor)| descriptor.insert_cost(unit, extractor.cost(head)));
+        for (unit, extractor) in &self.costs {
+            match extractor.known(head) {
+                Some(cost) => descriptor.insert_cost(unit, cost),
+                None => descriptor.insert_most(unit, extractor.cost(head)),
+            }
+        }
         descriptor.priority = self.priority.as_ref().and_then(|extractor| extractor.priority(head));
         descriptor
     }

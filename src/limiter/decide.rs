@@ -160,11 +160,11 @@ impl RateLimiter {
             {
                 return decided;
             }
-            if policy.adapts {
-                enforced
-                    .iter_mut()
-                    .chain(&mut *shadows)
-                    .for_each(|charge| *charge = self.at_current_rate(*charge, now));
+            if policy.is_dynamic {
+                for charge in enforced.iter_mut().chain(&mut *shadows).filter(|_| policy.adapts) {
+                    *charge = self.at_current_rate(*charge, now);
+                }
+                policy.estimate(descriptor, enforced.iter_mut().chain(&mut *shadows));
             }
             if options.acquires() {
                 enforced.iter_mut().chain(&mut *shadows).for_each(Charge::allow_any_wait);

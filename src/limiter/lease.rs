@@ -208,6 +208,17 @@ impl Lease {
         settles.map(|charge| stated(&charge)).max().unwrap_or(0)
     }
 
+    /// What its handler has settled tells what such requests usually cost: those of the key
+    /// that decides it for all rules of the unit.
+    fn learn_costs(&self) {
+        for (unit, cost) in &self.changes().settled {
+            let all = self.receipts().flat_map(|(receipt, _)| receipt.kept());
+            if let Some(first) = all.into_iter().find(|kept| kept.charge().rule.options.unit_name() == unit) {
+                first.policy().carried.estimates.learn(&first.charge(), *cost);
+            }
+        }
+    }
+
     /// Gives back what rules charged that refund what no handler has settled.
     fn refund_unsettled(&self) {
         let refunds = |rule: &CompiledRule| rule.options.unsettled == Unsettled::Refund;
@@ -419,6 +430,7 @@ fn difference(charged: u64, actual: u64) -> Settlement {
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        self.learn_costs();
         self.refund_unsettled();
         self.release();
     }

@@ -20,6 +20,7 @@ use super::{
     adaptive_limit::LimitSteps,
     adaptive_rate::RateSteps,
     choices::{Consistency, FailureMode, Messages},
+    estimates::Estimates,
     matcher::Matcher,
     overrides::Overrides,
     pattern::ParameterPosition,
@@ -62,6 +63,9 @@ pub(crate) struct CompiledPolicy {
     pub(super) has_exempt: bool,
     /// Whether any rule adapts its rate or its concurrency limit.
     pub(crate) adapts: bool,
+    /// Whether what a rule charges is known only once a request is there: it adapts, or
+    /// requests need not know what they cost in its unit.
+    pub(crate) is_dynamic: bool,
     /// Whether any rule delays requests in a layer.
     pub(crate) lets_wait: bool,
     /// Whether a charge may have to be known after its request was admitted.
@@ -79,6 +83,8 @@ pub(crate) struct CompiledPolicy {
 /// What a policy takes over from the one that it replaces.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Carried {
+    /// What requests have cost.
+    pub(crate) estimates: Arc<Estimates>,
     /// What operators have set for single tenants.
     pub(crate) overrides: Option<Arc<Overrides>>,
     /// When the first of them ends.
@@ -126,6 +132,7 @@ impl CompiledPolicy {
             }),
             combines_keys: rules.iter().any(|rule| rule.keys.has_several()),
             adapts,
+            is_dynamic: adapts || enabled().any(|rule| rule.unit.is_some()),
             lets_wait: enabled().any(|rule| rule.max_wait.is_some_and(|max_wait| !max_wait.is_zero())),
             keeps_receipts: AtomicBool::new(has_in_flight || adapts || rules.iter().any(has_more_to_charge)),
             fails_locally: enabled().any(|rule| rule.on_backend_failure == Some(FailureMode::Local) && !rule.shadow),

@@ -11,6 +11,7 @@ mod choices;
 mod compiled;
 #[cfg(feature = "serde")]
 mod config;
+mod estimates;
 mod exceptions;
 mod explain;
 #[cfg(feature = "serde")]

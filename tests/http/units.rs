@@ -2,9 +2,10 @@
 
 use http::{Method, StatusCode};
 use http_body_util::{BodyExt, Full};
-use tower::{Layer, service_fn};
+use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    ChargeHandle, Descriptor, Headers, Policy, Quota, RateLimitLayer, RateLimiter, Rule, cost, tenant,
+    ChargeHandle, Decision, Descriptor, Headers, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead, Rule, cost,
+    tenant,
 };
 
 use super::common::{Caller, limiter, serve};
@@ -63,6 +64,41 @@ async fn a_layer_states_costs_and_headers_list_units() {
     let rejected = send("0 0").await;
     assert_eq!(rejected.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(statuses(&rejected), [9, 930, 100, 994, 9_000]);
+}
+
+#[tokio::test]
+async fn a_layer_reserves_what_is_estimated_or_else_usual() {
+    let tokens = Rule::new("tokens").unit("tokens").tier(Quota::per_day(1_000_000)).settle(true);
+    let (limiter, _clock) = limiter(Policy::new().rule(tokens));
+    let stated = |head: &RequestHead<'_>| head.headers().get("x-max-tokens")?.to_str().ok()?.parse().ok();
+    let layer = RateLimitLayer::new(limiter)
+        .tenant(tenant::header("x-api-key"))
+        .expose(true)
+        .cost_in("tokens", cost::estimated(500, stated));
+    // Answers what is left, and settles 70.
+    let service = layer.layer(service_fn(async |request: http::Request<()>| {
+        let extensions = request.extensions();
+        let left = extensions.get::<Decision>().unwrap().tiers()[0].remaining();
+        extensions.get::<ChargeHandle>().unwrap().settle_in("tokens", 70);
+        let response = http::Response::builder().header("x-left", left).body(Full::<bytes::Bytes>::default());
+        Ok::<_, std::convert::Infallible>(response.unwrap())
+    }));
+    let mut left = 1_000_000_u64;
+    let mut reserves = async |max_tokens: Option<&'static str>| {
+        let request = http::Request::get("/").header("x-api-key", "acme");
+        let request = max_tokens.into_iter().fold(request, |request, max| request.header("x-max-tokens", max));
+        let response = service.clone().oneshot(request.body(()).unwrap()).await.unwrap();
+        let after: u64 = response.headers()["x-left"].to_str().unwrap().parse().unwrap();
+        let reserved = left - after;
+        left -= 70;
+        reserved
+    };
+    assert_eq!(reserves(Some("900")).await, 900);
+    for _ in 1..20 {
+        assert_eq!(reserves(None).await, 500);
+    }
+    assert_eq!(reserves(None).await, 70);
+    assert_eq!(reserves(Some("30")).await, 30);
 }
 
 #[tokio::test]

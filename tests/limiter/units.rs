@@ -191,16 +191,21 @@ async fn what_is_charged_is_what_was_used_whoever_gives_up() {
     assert_eq!(left(&limiter).await, [1_000 - admitted, TOKENS - total]);
 }
 
+/// A limiter of a gateway, in paused time.
+fn gateway(tokens_a_minute: u64) -> RateLimiter {
+    let policy =
+        Policy::new().rule(requests(Quota::per_second(1_000))).rule(tokens(Quota::per_minute(tokens_a_minute)));
+    RateLimiter::builder().policy(policy).clock(TokioClock::default()).build().unwrap()
+}
+
 /// Fifty callers of a gateway that estimate 20 tokens for an answer that takes 30: where
 /// tokens are charged only afterwards, all of them are admitted at once.
 #[tokio::test(start_paused = true)]
 #[allow(clippy::disallowed_methods, reason = "time is paused, and calls take some")]
 async fn estimates_that_are_too_low_neither_exceed_the_limit_in_flight_nor_waste_it() {
     const LIMIT: u64 = 100;
-    let policy = Policy::new().rule(requests(Quota::per_second(1_000))).rule(tokens(Quota::per_minute(LIMIT)));
-    let limiter = RateLimiter::builder().policy(policy).clock(TokioClock::default()).build().unwrap();
-    let (used, in_flight, end) =
-        (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default(), Instant::now() + 10 * MINUTE);
+    let (used, in_flight) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+    let (limiter, end) = (gateway(LIMIT), Instant::now() + 10 * MINUTE);
     let mut callers = JoinSet::new();
     for index in 0..50 {
         let (limiter, used, in_flight) = (limiter.clone(), Arc::clone(&used), Arc::clone(&in_flight));
@@ -226,4 +231,79 @@ async fn estimates_that_are_too_low_neither_exceed_the_limit_in_flight_nor_waste
     // The burst, ten minutes, and what the last ones in flight took above their estimate.
     assert!((1_100 * 95 / 100..=1_100 + 5 * 10).contains(&used), "{used} tokens");
     assert_eq!(in_flight.load(Ordering::Relaxed), 0);
+}
+
+/// The same callers, who do not know what an answer takes: 10 to 40 tokens. The most that it
+/// can take is the whole limit.
+#[tokio::test(start_paused = true)]
+#[allow(clippy::disallowed_methods, reason = "time is paused, and calls take some")]
+async fn without_estimates_the_usual_cost_is_reserved() {
+    const LIMIT: u64 = 100;
+    let (used, in_flight) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+    let (limiter, end) = (gateway(LIMIT), Instant::now() + 10 * MINUTE);
+    let calls = Arc::<AtomicU64>::default();
+    let mut callers = JoinSet::new();
+    for index in 0..50 {
+        let (limiter, used, in_flight, calls) =
+            (limiter.clone(), Arc::clone(&used), Arc::clone(&in_flight), Arc::clone(&calls));
+        callers.spawn(async move {
+            let prompt = Descriptor::new("/v1/chat").tenant("acme").cost_at_most("tokens", LIMIT);
+            while Instant::now() < end {
+                match limiter.acquire(&prompt, Duration::ZERO).await {
+                    Ok(permit) => {
+                        let takes = 10 * (1 + calls.fetch_add(1, Ordering::Relaxed) * 7 % 4);
+                        let all = in_flight.fetch_add(takes, Ordering::Relaxed) + takes;
+                        assert!(all <= LIMIT, "{all} in flight");
+                        tokio::time::sleep(Duration::from_millis(800 + 10 * index)).await;
+                        permit.settle_in("tokens", takes);
+                        in_flight.fetch_sub(takes, Ordering::Relaxed);
+                        used.fetch_add(takes, Ordering::Relaxed);
+                    }
+                    Err(rejected) => tokio::time::sleep(rejected.retry_after().unwrap()).await,
+                }
+            }
+        });
+    }
+    callers.join_all().await;
+    let used = used.load(Ordering::Relaxed);
+    assert!((1_100 * 95 / 100..=1_100).contains(&used), "{used} tokens");
+    assert_eq!(in_flight.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn the_usual_cost_is_the_keys_own_and_the_same_for_all_rules_of_a_unit() {
+    let shared = Rule::new("shared").per([]).unit("tokens").tier(Quota::per_day(1_000_000)).settle(true);
+    let policy = |a_day| Policy::new().rule(tokens(Quota::per_day(a_day)).cost(2)).rule(shared.clone());
+    let Bench { limiter, .. } = Bench::new(policy(1_000_000));
+    let unknown = |tenant: &'static str| Descriptor::new("/").tenant(tenant).cost_at_most("tokens", 900);
+    let settle = async |tenant, cost| {
+        let permit = limiter.acquire(&unknown(tenant), Duration::ZERO).await.unwrap();
+        permit.settle_in("tokens", cost);
+    };
+    // What both rules charge of a request that is admitted now.
+    let reserves = async |tenant: &'static str| {
+        let before = limiter.peek(&unknown(tenant).cost_in("tokens", 0)).await;
+        let after = limiter.acquire(&unknown(tenant), Duration::ZERO).await.unwrap();
+        let tiers = before.tiers().iter().zip(after.decision().tiers());
+        tiers.map(|(before, after)| before.remaining() - after.remaining()).collect::<Vec<_>>()
+    };
+    assert_eq!(reserves("acme").await, [1_800, 900], "the most");
+    for cost in 1..=19 {
+        settle("acme", cost).await;
+    }
+    assert_eq!(reserves("acme").await, [1_800, 900], "too few are known, and one was never settled");
+    settle("acme", 50).await;
+    assert_eq!(reserves("acme").await, [38, 19]);
+    // At most two of twenty others share a class with it.
+    let mut others = 0;
+    for tenant in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q", "r", "s", "t"] {
+        others += usize::from(reserves(tenant).await == [1_800, 900]);
+    }
+    assert!(others >= 10, "{others} of 20 reserve the most");
+    limiter.set_policy(policy(2_000_000)).unwrap();
+    assert_eq!(reserves("acme").await, [38, 19], "a reload keeps what is known");
+    // A most that is lower bounds it, and who knows the cost is charged that.
+    let bounded = Descriptor::new("/").tenant("acme").cost_at_most("tokens", 5);
+    let [before, after] = [limiter.peek(&bounded.clone().cost_in("tokens", 0)).await, limiter.check(&bounded).await];
+    assert_eq!(before.tiers()[1].remaining() - after.tiers()[1].remaining(), 5);
 }

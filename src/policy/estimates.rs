@@ -1,0 +1,137 @@
+//! What requests turn out to cost, of which one that does not know its cost reserves what
+//! suffices for most: [`Estimates`].
+//!
+//! They neither charge nor settle. Invariant: their memory grows with the rules, whatever
+//! keys requests have: keys share classes, and a class has the latest costs only.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use smallvec::SmallVec;
+
+use super::{charge::Charge, compiled::CompiledPolicy};
+use crate::{descriptor::Descriptor, fingerprint::Fingerprint};
+
+/// The classes of a rule, which take 35 KB.
+const CLASSES: usize = 64;
+
+/// The costs that a class remembers.
+const LATEST: usize = 64;
+
+/// Of fewer costs than these, even the highest may be that of less than 95 of 100 requests.
+const LEAST: usize = 20;
+
+/// What requests have cost, by rule and class of keys. A rule has none until a request asks.
+#[derive(Debug, Default)]
+pub(crate) struct Estimates(RwLock<BTreeMap<&'static str, Vec<Class>>>);
+
+/// What the latest requests of some keys have cost.
+#[derive(Debug)]
+struct Class {
+    /// What 95 of 100 have cost at most; the largest number where too few are known.
+    usual: AtomicU64,
+    latest: Mutex<Latest>,
+}
+
+#[derive(Debug)]
+struct Latest {
+    costs: [u64; LATEST],
+    count: usize,
+}
+
+impl Default for Class {
+    fn default() -> Self {
+        Self { usual: AtomicU64::new(u64::MAX), latest: Mutex::new(Latest { costs: [0; LATEST], count: 0 }) }
+    }
+}
+
+impl Class {
+    fn learn(&self, cost: u64) {
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = latest.count % LATEST;
+        latest.costs[next] = cost;
+        latest.count += 1;
+        let mut costs = latest.costs;
+        let known = &mut costs[..latest.count.min(LATEST)];
+        known.sort_unstable();
+        if known.len() >= LEAST {
+            self.usual.store(known[(known.len() * 95).div_ceil(100) - 1], Ordering::Relaxed);
+        }
+    }
+}
+
+impl Estimates {
+    /// What most requests of this key have cost; the largest number where too few are known.
+    fn usual(&self, rule: &'static str, key: Fingerprint) -> u64 {
+        let of_rule = |classes: &Vec<Class>| classes[class_of(key)].usual.load(Ordering::Relaxed);
+        if let Some(usual) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(rule).map(of_rule) {
+            return usual;
+        }
+        let mut rules = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        of_rule(rules.entry(rule).or_insert_with(|| (0..CLASSES).map(|_| Class::default()).collect()))
+    }
+
+    /// A request of this charge has cost so much.
+    pub(crate) fn learn(&self, charge: &Charge<'_>, cost: u64) {
+        if let Some(classes) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(*charge.rule.id) {
+            classes[class_of(charge.key)].learn(cost);
+        }
+    }
+}
+
+/// Keys are hashes already.
+#[allow(clippy::cast_possible_truncation, reason = "a remainder")]
+fn class_of(key: Fingerprint) -> usize {
+    (key.to_u128() % CLASSES as u128) as usize
+}
+
+impl CompiledPolicy {
+    /// Lowers what a request is charged at most, where it does not know its cost, to what
+    /// most requests cost. All rules of a unit charge what the first one finds, so that they
+    /// settle the same difference.
+    pub(crate) fn estimate<'c, 'p: 'c>(
+        &self,
+        descriptor: &Descriptor<'_>,
+        charges: impl Iterator<Item = &'c mut Charge<'p>>,
+    ) {
+        let mut found = SmallVec::<[(&str, u64); 2]>::new();
+        for charge in charges {
+            let options = &charge.rule.options;
+            let Some(most) = descriptor.most_in(options.unit_name()) else { continue };
+            let known = found.iter().find(|(unit, _)| *unit == options.unit_name()).map(|(_, usual)| *usual);
+            let usual = known.unwrap_or_else(|| {
+                let usual = self.carried.estimates.usual(*charge.rule.id, charge.key);
+                found.push((options.unit_name(), usual));
+                usual
+            });
+            charge.cost = options.cost.saturating_mul(usual.min(most));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(costs: impl IntoIterator<Item = u64>) -> u64 {
+        let class = Class::default();
+        costs.into_iter().for_each(|cost| class.learn(cost));
+        class.usual.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn most_of_the_latest_cost_at_most_what_is_usual() {
+        assert_eq!(of([]), u64::MAX);
+        assert_eq!(of(1..=19), u64::MAX, "too few");
+        assert_eq!(of(1..=20), 19);
+        assert_eq!(of(1..=64), 61);
+        // Three of the latest 64 are no longer usual, and older ones are forgotten.
+        assert_eq!(of((0..1_000).map(|n| if n % 30 == 0 { 500 } else { 20 })), 20);
+        assert_eq!(of([900; 200].into_iter().chain([4; 64])), 4);
+    }
+}
