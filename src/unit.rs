@@ -1,7 +1,7 @@
 //! [`Unit`]: what a tier counts, as a number that fits into the state of a tier.
 //!
 //! It knows no amounts. Invariant: a name has one number for as long as the process lives,
-//! and only policies add names, so requests cannot make this memory grow.
+//! and only policies add names, so neither requests nor upstreams make this memory grow.
 
 use std::sync::{LazyLock, PoisonError, RwLock};
 
@@ -25,6 +25,13 @@ impl Unit {
             names.len() - 1
         });
         Self(u32::try_from(index).unwrap_or_default())
+    }
+
+    /// The unit of this name; `None` where no policy has it.
+    pub(crate) fn find(name: &str) -> Option<Self> {
+        let names = NAMES.read().unwrap_or_else(PoisonError::into_inner);
+        let index = names.iter().position(|known| *known == name)?;
+        Some(Self(u32::try_from(index).unwrap_or_default()))
     }
 
     pub(crate) fn name(self) -> &'static str {

@@ -4,6 +4,8 @@
 
 #[path = "client/dialects.rs"]
 mod dialects;
+#[path = "client/units.rs"]
+mod units;
 
 use std::{
     future::Future,

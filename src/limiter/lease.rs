@@ -16,6 +16,7 @@ use std::{
 };
 
 use http::StatusCode;
+use smallvec::SmallVec;
 
 use super::{
     grant::{Decider, Grant},
@@ -28,6 +29,7 @@ use crate::{
     decision::RateLimited,
     policy::{CompiledPolicy, CompiledRule, Tier, Unsettled, charge::Charges},
     time::Timestamp,
+    unit::Unit,
 };
 
 /// What an admitted request keeps: what it was charged, and its in-flight
@@ -259,11 +261,26 @@ impl Lease {
         self.put_off.map_or(self.receipt().at(), |put_off| put_off.at)
     }
 
-    /// Reports the upstream's response to adaptive rates.
-    pub(super) fn report_answer(&self, feedback: Feedback) {
+    /// Reports the upstream's response to the adaptive rates of rules that it concerns.
+    pub(super) fn report_answer(&self, feedback: Feedback, concerns: impl Fn(&Charge<'_>) -> bool) {
+        let adapts = |charge: &Charge<'_>| charge.rule.ladder.is_some() && concerns(charge);
+        let charges: Charges<'_> = self.receipt().charges().filter(adapts).collect();
         let decided = self.receipt().decided();
         let decided = self.put_off.map_or(decided, |put_off| put_off.claimed.max(decided));
-        self.limiter.report_answer(self.receipt(), Times { decided, sent: self.sent() }, feedback);
+        self.limiter.learn(&charges, Times { decided, sent: self.sent() }, feedback);
+    }
+
+    /// The units of the rules that follow their upstream, and what the request stated in each.
+    pub(crate) fn stated_costs(&self) -> SmallVec<[(Unit, u64); 2]> {
+        let mut costs = SmallVec::new();
+        for charge in self.receipt().charges().filter(|charge| charge.rule.options.upstream_feedback) {
+            if let Some(unit) = charge.unit()
+                && costs.iter().all(|(known, _)| *known != unit)
+            {
+                costs.push((unit, stated(&charge)));
+            }
+        }
+        costs
     }
 
     fn settle_where(&self, which: impl Fn(&CompiledRule) -> bool, settlement: Settlement) {

@@ -205,7 +205,7 @@ impl Permit {
     /// ```
     pub fn report_success(&self) {
         if let Some(lease) = self.lease() {
-            lease.report_answer(Feedback::Success);
+            lease.report_answer(Feedback::Success, |_| true);
         }
     }
 
@@ -213,7 +213,7 @@ impl Permit {
     /// rate.
     pub fn report_rejection(&self) {
         if let Some(lease) = self.lease() {
-            lease.report_answer(Feedback::Rejected);
+            lease.report_answer(Feedback::Rejected, |_| true);
         }
     }
 

@@ -11,6 +11,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Buf;
 use http::StatusCode;
 use http_body::Frame;
+use smallvec::SmallVec;
 
 use super::messages::MessageLimiter;
 use crate::{
@@ -19,7 +20,7 @@ use crate::{
     limiter::{Feedback, Lease},
     policy::Messages,
     time::Timestamp,
-    unit::REQUESTS,
+    unit::{REQUESTS, Unit},
 };
 
 /// A handle on what a request was charged, for costs that are known only
@@ -266,9 +267,14 @@ impl InFlightGuard {
         self.lease.cool_down(time);
     }
 
-    /// Follows the upstream's response.
-    pub(super) fn follow(&self, feedback: Feedback) {
-        self.lease.follow(feedback, self.endpoint);
+    /// Follows the upstream's response: what it says of the rules of this unit, or of all.
+    pub(super) fn follow(&self, feedback: Feedback, unit: Option<Unit>) {
+        self.lease.follow(feedback, unit, self.endpoint);
+    }
+
+    /// The units of the rules that follow the upstream, and what the request stated in each.
+    pub(super) fn stated_costs(&self) -> SmallVec<[(Unit, u64); 2]> {
+        self.lease.stated_costs()
     }
 
     /// The time on the limiter's clock.

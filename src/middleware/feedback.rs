@@ -6,12 +6,14 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use http::{Extensions, HeaderMap, Response, StatusCode};
+use smallvec::SmallVec;
 
 use super::InFlightGuard;
 use crate::{
     headers::parse::{Parser, Signal},
     limiter::{Feedback, Pause},
     policy::Statuses,
+    unit::Unit,
 };
 
 /// Follows the rate limit headers of an upstream, on a client. A rejection is
@@ -186,13 +188,38 @@ impl UpstreamFeedback {
 
     /// Follows a response of the upstream.
     pub(super) fn read<B>(&self, response: &Response<B>, guard: &InFlightGuard) {
-        let status = response.status();
-        let custom = self.reader.as_ref().and_then(|reader| reader(&ResponseHead::new(response)));
-        let is_custom = custom.is_some();
-        let signal = match custom {
-            Some(signal) => self.parser.cut(signal),
-            None => self.parser.read(status, response.headers(), guard.now()),
+        let head = ResponseHead::new(response);
+        if let Some(signal) = self.reader.as_ref().and_then(|reader| reader(&head)) {
+            return guard.follow(self.feedback(self.parser.cut(signal), head.status, true), None);
+        }
+        let read = |counts: &dyn Fn(Option<Unit>) -> bool| {
+            self.parser.read_where(head.status, head.headers, guard.now(), counts)
         };
+        let feedback = self.feedback(read(&|_| true), head.status, false);
+        let costs = guard.stated_costs();
+        let is_rejection = matches!(feedback, Feedback::Rejected | Feedback::RejectedFor(_));
+        // A rejection is by the limits that have less left than the request states.
+        let is_short = |(unit, cost): &(Unit, u64)| {
+            let left = read(&|limit| limit == Some(*unit)).remaining();
+            is_rejection && left.is_some_and(|left| left < *cost.max(&1))
+        };
+        let short: SmallVec<[_; 2]> = costs.iter().filter(|cost| is_short(cost)).collect();
+        let is_one_for_all = is_rejection && short.is_empty() || matches!(feedback, Feedback::Unavailable(_));
+        if costs.len() < 2 || is_one_for_all {
+            return guard.follow(feedback, None);
+        }
+        for own in &costs {
+            let is_of_others = |limit: Unit| limit != own.0 && costs.iter().any(|(unit, _)| *unit == limit);
+            let feedback = match is_rejection && !short.contains(&own) {
+                // It says nothing about this unit's limits.
+                true => Feedback::Failure,
+                false => self.feedback(read(&|limit| !limit.is_some_and(is_of_others)), head.status, false),
+            };
+            guard.follow(feedback, Some(own.0));
+        }
+    }
+
+    fn feedback(&self, signal: Signal, status: StatusCode, is_custom: bool) -> Feedback {
         let is_rejection = signal.is_rejection() || !is_custom && self.parser.lists(status);
         // A bare 503 is a rejection only here: one with its time as it is.
         let is_exact = is_rejection && !signal.is_rejection();
@@ -202,7 +229,7 @@ impl UpstreamFeedback {
         let rejected = pause.or(self.default_cooldown.map(Pause::exactly));
         let is_limit = signal.limit().is_some() || signal.remaining().is_some();
         let is_unavailable = status == StatusCode::SERVICE_UNAVAILABLE && is_rejection && !is_limit && !is_custom;
-        guard.follow(if is_unavailable && self.unavailable == CooldownScope::Endpoint {
+        if is_unavailable && self.unavailable == CooldownScope::Endpoint {
             Feedback::Unavailable(rejected)
         } else if is_rejection {
             rejected.map_or(Feedback::Rejected, Feedback::RejectedFor)
@@ -212,7 +239,7 @@ impl UpstreamFeedback {
             Feedback::Failure
         } else {
             Feedback::Success
-        });
+        }
     }
 }
 

@@ -20,6 +20,7 @@ use super::{
 use crate::{
     descriptor::{Priority, Tenant, TenantId},
     fingerprint::Fingerprint,
+    unit::Unit,
 };
 
 /// What one rule takes of one key.
@@ -117,6 +118,11 @@ impl<'a> Charge<'a> {
     #[must_use]
     pub fn max_wait(&self) -> Duration {
         Duration::from_nanos(self.max_wait)
+    }
+
+    /// What its tiers count; `None` without any.
+    pub(crate) fn unit(&self) -> Option<Unit> {
+        self.tiers.first().map(|tier| tier.unit)
     }
 
     /// Whether it is by an adaptive concurrency limit.

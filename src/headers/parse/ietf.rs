@@ -16,6 +16,7 @@ use super::{
     form::lines_up_to,
     limit::{Precedence, ReportedLimit, ReportedLimits, Reset},
 };
+use crate::unit::{REQUESTS, Unit};
 
 /// Enough for a list of some dozens of quotas.
 const MOST_BYTES: usize = 4_096;
@@ -24,7 +25,7 @@ const MOST_BYTES: usize = 4_096;
 const MOST_ITEMS: usize = 64;
 
 /// Adds the limits in the fields of `dialect`, or of both versions.
-pub(super) fn read(headers: &HeaderMap, dialect: Option<Dialect>, limits: &mut ReportedLimits) {
+pub(super) fn read(headers: &HeaderMap, dialect: Option<Dialect>, limits: &mut ReportedLimits<'_>) {
     let reads = |wanted| dialect.is_none_or(|dialect| dialect == wanted);
     let mut policies = None;
     for line in lines_up_to(MOST_BYTES, headers, "ratelimit") {
@@ -61,7 +62,7 @@ fn dictionary(line: &str) -> Option<ReportedLimit> {
     }
     let reset = item.reset.map(|after| Reset { precedence: Precedence::Delay, after });
     let (limit, remaining) = (item.quota.map(whole), item.remaining.map(whole));
-    Some(ReportedLimit { dialect: Dialect::Ietf07, limit, remaining, reset })
+    Some(ReportedLimit { dialect: Dialect::Ietf07, unit: None, limit, remaining, reset })
 }
 
 /// An item of either field, or the dictionary of version 07. Numbers that are negative
@@ -69,6 +70,8 @@ fn dictionary(line: &str) -> Option<ReportedLimit> {
 #[derive(Default)]
 struct Item {
     name: String,
+    /// `qu`, of a policy.
+    unit: Option<String>,
     quota: Option<Duration>,
     remaining: Option<Duration>,
     /// A proposed name for `remaining`.
@@ -82,10 +85,12 @@ impl Item {
     fn limit(&self, policies: &[Self]) -> Option<ReportedLimit> {
         let remaining = self.remaining.into_iter().chain(self.available).min();
         let reset = self.reset.max(self.wait).map(|after| Reset { precedence: Precedence::RateLimit, after });
-        let named = policies.iter().filter(|policy| policy.name == self.name);
-        let limit = named.filter_map(|policy| policy.quota.map(whole)).min();
+        let named = || policies.iter().filter(|policy| policy.name == self.name);
+        let limit = named().filter_map(|policy| policy.quota.map(whole)).min();
+        // A policy counts requests unless it says otherwise.
+        let unit = named().next().and_then(|policy| Unit::find(policy.unit.as_deref().unwrap_or(REQUESTS)));
         // `r` is required: an item without it is ignored.
-        Some(ReportedLimit { dialect: Dialect::Ietf, limit, remaining: Some(whole(remaining?)), reset })
+        Some(ReportedLimit { dialect: Dialect::Ietf, unit, limit, remaining: Some(whole(remaining?)), reset })
     }
 }
 
@@ -149,6 +154,11 @@ impl<'h> ParameterVisitor<'h> for &mut Item {
             "a" => &mut self.available,
             "t" => &mut self.reset,
             "w" => &mut self.wait,
+            "qu" => {
+                self.unit =
+                    if let BareItemFromInput::String(unit) = value { Some(unit.as_str().to_owned()) } else { None };
+                return Ok(());
+            }
             _ => return Ok(()),
         };
         // The last of several counts (RFC 9651).

@@ -6,7 +6,7 @@
 use std::{cmp::Reverse, time::Duration};
 
 use super::{Dialect, form::When};
-use crate::time::Timestamp;
+use crate::{time::Timestamp, unit::Unit};
 
 /// How far to trust a reset, most trusted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,6 +57,8 @@ impl Reset {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReportedLimit {
     pub(super) dialect: Dialect,
+    /// What it counts, where that is reported and any policy has the unit.
+    pub(super) unit: Option<Unit>,
     pub(super) limit: Option<u64>,
     pub(super) remaining: Option<u64>,
     pub(super) reset: Option<Reset>,
@@ -94,16 +96,23 @@ impl ReportedLimit {
     }
 }
 
-/// All limits that a response reports.
-#[derive(Debug, Default)]
-pub(super) struct ReportedLimits {
+/// All limits that a response reports, of those that count.
+pub(super) struct ReportedLimits<'f> {
+    counts: &'f dyn Fn(Option<Unit>) -> bool,
     binding: Option<ReportedLimit>,
     /// The longest wait among limits that do not report a remainder.
     without_remaining: Option<(Reset, Dialect)>,
 }
 
-impl ReportedLimits {
+impl<'f> ReportedLimits<'f> {
+    pub(super) fn new(counts: &'f dyn Fn(Option<Unit>) -> bool) -> Self {
+        Self { counts, binding: None, without_remaining: None }
+    }
+
     pub(super) fn add(&mut self, limit: ReportedLimit) {
+        if !(self.counts)(limit.unit) {
+            return;
+        }
         if self.binding.is_none_or(|binding| limit.order() < binding.order()) {
             self.binding = Some(limit);
         }

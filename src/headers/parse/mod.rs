@@ -92,7 +92,7 @@ use self::{
     retry_after::RetryAfter,
 };
 use super::statuses::Statuses;
-use crate::time::Timestamp;
+use crate::{time::Timestamp, unit::Unit};
 
 /// Reads the limits that upstreams report; see [the module](self).
 ///
@@ -171,11 +171,22 @@ impl Parser {
     /// Reads a response with this status and these headers, received at `now`.
     #[must_use]
     pub fn read(&self, status: StatusCode, headers: &HeaderMap, now: Timestamp) -> Signal {
+        self.read_where(status, headers, now, &|_| true)
+    }
+
+    /// The same, as if the response reported only the limits whose unit `counts`.
+    pub(crate) fn read_where(
+        &self,
+        status: StatusCode,
+        headers: &HeaderMap,
+        now: Timestamp,
+        counts: &dyn Fn(Option<Unit>) -> bool,
+    ) -> Signal {
         // The earliest of several dates gives the longest delay.
         let date = lines(headers, "date").filter_map(http_date).min();
         let from = date.unwrap_or(now);
         let retry_after = RetryAfter::read(headers, from);
-        let mut limits = ReportedLimits::default();
+        let mut limits = ReportedLimits::new(counts);
         ietf::read(headers, self.dialect, &mut limits);
         vendor::read(headers, self.dialect, from, &mut limits);
         let trailers = match self.dialect {

@@ -11,13 +11,18 @@ use super::{
     form::{Form, When, count, counts, lines},
     limit::{ReportedLimit, ReportedLimits, Reset},
 };
-use crate::time::Timestamp;
+use crate::{
+    time::Timestamp,
+    unit::{REQUESTS, Unit},
+};
 
 /// The fields of a quota.
 struct QuotaFields {
     limit: &'static str,
     remaining: &'static str,
     reset: &'static str,
+    /// What it counts, if its fields say so.
+    unit: Option<&'static str>,
     /// Its dialects, and the form of the reset in each. If no dialect is
     /// pinned, the first one with the form that was received counts.
     by: &'static [(Dialect, Form)],
@@ -43,32 +48,37 @@ static QUOTAS: [QuotaFields; 11] = [
     quota("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-next", AKAMAI),
     quota("x-rate-limit-limit", "x-rate-limit-remaining", "x-rate-limit-reset", X),
     quota("ratelimit-limit", "ratelimit-remaining", "ratelimit-reset", IETF_03),
-    quota("x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests", OPENAI),
-    quota("x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens", OPENAI),
+    quota("x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests", OPENAI)
+        .of(REQUESTS),
+    quota("x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens", OPENAI).of("tokens"),
     quota(
         "anthropic-ratelimit-requests-limit",
         "anthropic-ratelimit-requests-remaining",
         "anthropic-ratelimit-requests-reset",
         ANTHROPIC,
-    ),
+    )
+    .of(REQUESTS),
     quota(
         "anthropic-ratelimit-tokens-limit",
         "anthropic-ratelimit-tokens-remaining",
         "anthropic-ratelimit-tokens-reset",
         ANTHROPIC,
-    ),
+    )
+    .of("tokens"),
     quota(
         "anthropic-ratelimit-input-tokens-limit",
         "anthropic-ratelimit-input-tokens-remaining",
         "anthropic-ratelimit-input-tokens-reset",
         ANTHROPIC,
-    ),
+    )
+    .of("input-tokens"),
     quota(
         "anthropic-ratelimit-output-tokens-limit",
         "anthropic-ratelimit-output-tokens-remaining",
         "anthropic-ratelimit-output-tokens-reset",
         ANTHROPIC,
-    ),
+    )
+    .of("output-tokens"),
 ];
 
 const fn quota(
@@ -77,11 +87,17 @@ const fn quota(
     reset: &'static str,
     by: &'static [(Dialect, Form)],
 ) -> QuotaFields {
-    QuotaFields { limit, remaining, reset, by }
+    QuotaFields { limit, remaining, reset, unit: None, by }
+}
+
+impl QuotaFields {
+    const fn of(self, unit: &'static str) -> Self {
+        Self { unit: Some(unit), ..self }
+    }
 }
 
 /// Adds the limits in the fields of `dialect`, or of all.
-pub(super) fn read(headers: &HeaderMap, dialect: Option<Dialect>, from: Timestamp, limits: &mut ReportedLimits) {
+pub(super) fn read(headers: &HeaderMap, dialect: Option<Dialect>, from: Timestamp, limits: &mut ReportedLimits<'_>) {
     QUOTAS.iter().filter_map(|quota| quota.read(headers, dialect, from)).for_each(|limit| limits.add(limit));
     if dialect.is_none_or(|dialect| dialect == Dialect::Shopify) {
         let items = lines(headers, "x-shopify-shop-api-call-limit").flat_map(|line| line.split(','));
@@ -103,6 +119,7 @@ impl QuotaFields {
         }
         Some(ReportedLimit {
             dialect: dialect.or_else(|| self.dialect_of(first))?,
+            unit: self.unit.and_then(Unit::find),
             limit: lines(headers, self.limit).filter_map(first_count).min(),
             remaining,
             reset: resets.map(|when| Reset::new(when, from)).reduce(Reset::merge),
@@ -131,5 +148,5 @@ fn shopify(line: &str) -> Option<ReportedLimit> {
     let (used, limit) = line.split_once('/')?;
     let (used, limit) = (count(used.trim())?, count(limit.trim())?);
     let remaining = Some(limit.saturating_sub(used));
-    Some(ReportedLimit { dialect: Dialect::Shopify, limit: Some(limit), remaining, reset: None })
+    Some(ReportedLimit { dialect: Dialect::Shopify, unit: None, limit: Some(limit), remaining, reset: None })
 }

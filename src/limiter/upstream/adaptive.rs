@@ -2,17 +2,11 @@
 //! reports upstream answers to them, and looks up the rate to decide by.
 
 use super::{
-    super::{attempt::Charges, observe, queue::rate_queue, state::RateLimiter},
+    super::{observe, queue::rate_queue, state::RateLimiter},
     aimd::{KeyRate, Times},
     response::Feedback,
 };
-use crate::{
-    backend::{Charge, Receipt},
-    decision::Decision,
-    descriptor::Descriptor,
-    policy::RateBounds,
-    time::Timestamp,
-};
+use crate::{backend::Charge, decision::Decision, descriptor::Descriptor, policy::RateBounds, time::Timestamp};
 
 /// The adaptive rate of a key: see [`RateLimiter::adaptive_rates`].
 ///
@@ -133,15 +127,8 @@ impl RateLimiter {
         self.with_adapting(descriptor, |charges| self.learn(charges, times, feedback));
     }
 
-    /// Reports the response to the receipt's request.
-    pub(in crate::limiter) fn report_answer(&self, receipt: &Receipt, times: Times, feedback: Feedback) {
-        let charges: Charges<'_> = receipt.charges().filter(|charge| charge.rule.ladder.is_some()).collect();
-        if !charges.is_empty() {
-            self.learn(&charges, times, feedback);
-        }
-    }
-
-    fn learn(&self, charges: &[Charge<'_>], times: Times, feedback: Feedback) {
+    /// Reports the response to a request of these charges.
+    pub(in crate::limiter) fn learn(&self, charges: &[Charge<'_>], times: Times, feedback: Feedback) {
         let (keys, now) = (&self.inner.cooldowns, self.now());
         for charge in charges {
             let Some(ladder) = &charge.rule.ladder else { continue };

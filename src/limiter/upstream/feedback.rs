@@ -14,6 +14,7 @@ use super::{
 use crate::{
     backend::Charge,
     time::{Timestamp, nanos},
+    unit::Unit,
 };
 
 /// A pause that is shorter delays requests, in order. From this one on, it is a
@@ -22,10 +23,11 @@ use crate::{
 const SHORTEST_COOLDOWN: Duration = Duration::from_secs(1);
 
 impl Lease {
-    /// Follows the response to the request.
-    pub(crate) fn follow(&self, feedback: Feedback, endpoint: u128) {
-        self.report_answer(feedback);
-        let follows = |charge: &Charge<'_>| charge.rule.options.upstream_feedback;
+    /// Follows the response to the request: what it says of the rules of this unit, or of all.
+    pub(crate) fn follow(&self, feedback: Feedback, unit: Option<Unit>, endpoint: u128) {
+        let concerns = |charge: &Charge<'_>| unit.is_none() || charge.unit() == unit;
+        self.report_answer(feedback, concerns);
+        let follows = |charge: &Charge<'_>| charge.rule.options.upstream_feedback && concerns(charge);
         let charges: Charges<'_> = self.receipt().charges().filter(follows).collect();
         let (limiter, sent, now) = (&self.limiter, self.sent(), self.limiter.now());
         let cooldowns = &limiter.inner.cooldowns;
