@@ -216,7 +216,8 @@ impl Lease {
         for (unit, cost) in &self.changes().settled {
             let all = self.receipts().flat_map(|(receipt, _)| receipt.kept());
             if let Some(first) = all.into_iter().find(|kept| kept.charge().rule.options.unit_name() == unit) {
-                first.policy().carried.estimates.learn(&first.charge(), *cost);
+                let Charge { rule, key, .. } = first.charge();
+                first.policy().carried.estimates.learn(rule.id, key, *cost);
             }
         }
     }

@@ -60,6 +60,11 @@ use crate::{
 /// fields count, and what their times mean. A pause of less than a second
 /// delays requests and is not shared.
 ///
+/// An upstream may report limits in several units, such as `requests` and `tokens`. Each
+/// concerns the rules of its [unit](crate::Rule::unit); one that no rule of the request
+/// counts, and one without a unit, concerns all. A rejection is by the limits that have less
+/// left than the request stated, or else by one that concerns all.
+///
 /// Feedback needs a rule that applies to the request. Without one, nothing is
 /// counted, and there is no key to cool down.
 ///

@@ -321,7 +321,8 @@ impl<A> RateLimitLayer<Http, A> {
     }
 
     /// The cost of a request in another [unit](crate::Rule::unit) than requests: an estimate,
-    /// where it is settled afterwards.
+    /// where it is settled afterwards, which may also be
+    /// [learned](crate::cost::estimated).
     ///
     /// ```
     /// use tower_ratelimit::{Policy, Quota, RateLimitLayer, RateLimiter, Rule, cost};

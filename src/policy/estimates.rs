@@ -12,10 +12,7 @@ use std::{
     },
 };
 
-use smallvec::SmallVec;
-
-use super::{charge::Charge, compiled::CompiledPolicy};
-use crate::{descriptor::Descriptor, fingerprint::Fingerprint};
+use crate::fingerprint::Fingerprint;
 
 /// The classes of a rule, which take 35 KB.
 const CLASSES: usize = 64;
@@ -67,7 +64,7 @@ impl Class {
 
 impl Estimates {
     /// What most requests of this key have cost; the largest number where too few are known.
-    fn usual(&self, rule: &'static str, key: Fingerprint) -> u64 {
+    pub(super) fn usual(&self, rule: &'static str, key: Fingerprint) -> u64 {
         let of_rule = |classes: &Vec<Class>| classes[class_of(key)].usual.load(Ordering::Relaxed);
         if let Some(usual) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(rule).map(of_rule) {
             return usual;
@@ -76,10 +73,10 @@ impl Estimates {
         of_rule(rules.entry(rule).or_insert_with(|| (0..CLASSES).map(|_| Class::default()).collect()))
     }
 
-    /// A request of this charge has cost so much.
-    pub(crate) fn learn(&self, charge: &Charge<'_>, cost: u64) {
-        if let Some(classes) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(*charge.rule.id) {
-            classes[class_of(charge.key)].learn(cost);
+    /// A request of this key has cost so much.
+    pub(crate) fn learn(&self, rule: &'static str, key: Fingerprint, cost: u64) {
+        if let Some(classes) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(rule) {
+            classes[class_of(key)].learn(cost);
         }
     }
 }
@@ -88,30 +85,6 @@ impl Estimates {
 #[allow(clippy::cast_possible_truncation, reason = "a remainder")]
 fn class_of(key: Fingerprint) -> usize {
     (key.to_u128() % CLASSES as u128) as usize
-}
-
-impl CompiledPolicy {
-    /// Lowers what a request is charged at most, where it does not know its cost, to what
-    /// most requests cost. All rules of a unit charge what the first one finds, so that they
-    /// settle the same difference.
-    pub(crate) fn estimate<'c, 'p: 'c>(
-        &self,
-        descriptor: &Descriptor<'_>,
-        charges: impl Iterator<Item = &'c mut Charge<'p>>,
-    ) {
-        let mut found = SmallVec::<[(&str, u64); 2]>::new();
-        for charge in charges {
-            let options = &charge.rule.options;
-            let Some(most) = descriptor.most_in(options.unit_name()) else { continue };
-            let known = found.iter().find(|(unit, _)| *unit == options.unit_name()).map(|(_, usual)| *usual);
-            let usual = known.unwrap_or_else(|| {
-                let usual = self.carried.estimates.usual(*charge.rule.id, charge.key);
-                found.push((options.unit_name(), usual));
-                usual
-            });
-            charge.cost = options.cost.saturating_mul(usual.min(most));
-        }
-    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::{
     charge::{Charge, Charges},
     compiled::{CompiledPolicy, CompiledRule},
@@ -120,6 +122,28 @@ impl CompiledPolicy {
             }
         }
         with(&mut resolved)
+    }
+
+    /// Lowers what a request is charged at most, where it does not know its cost, to what
+    /// most requests cost. All rules of a unit charge what the first one finds, so that they
+    /// settle the same difference.
+    pub(crate) fn estimate<'c, 'p: 'c>(
+        &self,
+        descriptor: &Descriptor<'_>,
+        charges: impl Iterator<Item = &'c mut Charge<'p>>,
+    ) {
+        let mut found = SmallVec::<[(&str, u64); 2]>::new();
+        for charge in charges {
+            let options = &charge.rule.options;
+            let Some(most) = descriptor.most_in(options.unit_name()) else { continue };
+            let known = found.iter().find(|(unit, _)| *unit == options.unit_name()).map(|(_, usual)| *usual);
+            let usual = known.unwrap_or_else(|| {
+                let usual = self.carried.estimates.usual(charge.rule.id, charge.key);
+                found.push((options.unit_name(), usual));
+                usual
+            });
+            charge.cost = options.cost.saturating_mul(usual.min(most));
+        }
     }
 
     /// Whether an exempt rule matches the request, unless a layer names another rule.

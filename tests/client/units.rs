@@ -18,6 +18,9 @@ use tower_ratelimit::{
 
 const RUN: Duration = Duration::from_secs(600);
 
+/// The time of each response: what it says of times is counted from its `Date`.
+const NOW: SystemTime = SystemTime::UNIX_EPOCH;
+
 /// The families of fields in which the upstream reports, and the form of their times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Family {
@@ -58,11 +61,11 @@ impl Bucket {
                 put(format!("x-ratelimit-reset-{unit}"), format!("{}ms", full_in.as_millis()));
             }
             Family::Anthropic => {
-                let at = humantime::format_rfc3339_seconds(SystemTime::now() + full_in);
+                let at = humantime::format_rfc3339_seconds(NOW + full_in);
                 put(format!("anthropic-ratelimit-{unit}-limit"), self.limit.to_string());
                 put(format!("anthropic-ratelimit-{unit}-remaining"), left.to_string());
                 put(format!("anthropic-ratelimit-{unit}-reset"), at.to_string());
-                put("date".into(), httpdate::fmt_http_date(SystemTime::now()));
+                put("date".into(), httpdate::fmt_http_date(NOW));
             }
             Family::Draft => {
                 put("ratelimit-policy".into(), format!("\"of-{unit}\";q={};w=60;qu=\"{unit}\"", self.limit));
