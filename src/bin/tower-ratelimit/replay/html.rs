@@ -25,7 +25,7 @@ td, th { border-bottom: 1px solid #e7ebef; padding: .25em .6em; text-align: righ
 th { color: #57606a; font-weight: 600 }
 td:first-child, th:first-child { text-align: left; overflow-wrap: anywhere; min-width: 9em }
 tr.rule { font-weight: 600; background: #f6f8fa }
-.bar { width: 12em; text-align: left; white-space: nowrap }
+.bar { width: 12em; min-width: 5em; text-align: left; white-space: nowrap }
 .bar i { display: inline-block; height: .8em }
 .bar .allowed, i.allowed { background: #7aa6d8 }
 .bar .rejected, i.rejected { background: #c8323c }
