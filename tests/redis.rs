@@ -5,6 +5,8 @@
 
 #[path = "redis/adapting.rs"]
 mod adapting;
+#[path = "redis/adaptive_limits.rs"]
+mod adaptive_limits;
 #[path = "common/algorithms.rs"]
 mod algorithms;
 #[path = "redis/asking.rs"]
