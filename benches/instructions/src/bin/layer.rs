@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     let Ok(count) = count.parse() else { return ExitCode::FAILURE };
     let headers = match &**case {
         "bare" | "bare-peer" | "bare-reject" => None,
-        "layer" | "layer-peer" => Some(Headers::NONE),
+        "layer" | "layer-peer" | "layer-concurrent" | "layer-adaptive" => Some(Headers::NONE),
         "layer-three" => Some(Headers::X_RATELIMIT),
         "layer-five" => Some(Headers::ALL),
         "reject" | "reject-top" => Some(Headers::NONE),
@@ -81,7 +81,12 @@ fn main() -> ExitCode {
         None => run(&no_op, no_op.clone(), by_peer, count),
         Some(headers) => {
             // No request is rejected, whatever the count, or nearly all are.
-            let quota = if case.starts_with("reject") { Quota::per_day(1) } else { Quota::per_minute(60_000_000_000) };
+            let quota = match &**case {
+                "reject" | "reject-top" | "reject-five" => Quota::per_day(1),
+                "layer-concurrent" => Quota::concurrent(20),
+                "layer-adaptive" => Quota::adaptive_concurrency(20..=200),
+                _ => Quota::per_minute(60_000_000_000),
+            };
             let top = if case.ends_with("-top") { 256 } else { 0 };
             let limiter = RateLimiter::builder().policy(quota).top_tenants(top).build().expect("a valid policy");
             let layer = RateLimitLayer::new(limiter).headers(headers);
