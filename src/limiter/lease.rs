@@ -212,8 +212,8 @@ impl Lease {
 
     /// What its handler has settled tells what such requests usually cost: those of the key
     /// that decides it for all rules of the unit.
-    fn learn_costs(&self) {
-        for (unit, cost) in &self.changes().settled {
+    fn learn_costs(&self, settled: &[(String, u64)]) {
+        for (unit, cost) in settled {
             let all = self.receipts().flat_map(|(receipt, _)| receipt.kept());
             if let Some(first) = all.into_iter().find(|kept| kept.charge().rule.options.unit_name() == unit) {
                 let Charge { rule, key, .. } = first.charge();
@@ -223,10 +223,9 @@ impl Lease {
     }
 
     /// Gives back what rules charged that refund what no handler has settled.
-    fn refund_unsettled(&self) {
+    fn refund_unsettled(&self, settled: &[(String, u64)]) {
         let refunds = |rule: &CompiledRule| rule.options.unsettled == Unsettled::Refund;
         if self.is_counted && self.charges().any(|charge| refunds(charge.rule)) {
-            let settled = std::mem::take(&mut self.changes().settled);
             let is_open = |rule: &CompiledRule| settled.iter().all(|(unit, _)| unit != rule.options.unit_name());
             self.settle_where(|rule| refunds(rule) && is_open(rule), Settlement::GiveBack(u64::MAX));
         }
@@ -448,8 +447,9 @@ fn difference(charged: u64, actual: u64) -> Settlement {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.learn_costs();
-        self.refund_unsettled();
+        let settled = std::mem::take(&mut self.changes().settled);
+        self.learn_costs(&settled);
+        self.refund_unsettled(&settled);
         self.release();
     }
 }

@@ -202,6 +202,9 @@ impl UpstreamFeedback {
         };
         let feedback = self.feedback(read(&|_| true), head.status, false);
         let costs = guard.stated_costs();
+        if costs.len() < 2 {
+            return guard.follow(feedback, None);
+        }
         let is_rejection = matches!(feedback, Feedback::Rejected | Feedback::RejectedFor(_));
         // A rejection is by the limits that have less left than the request states.
         let is_short = |(unit, cost): &(Unit, u64)| {
@@ -209,8 +212,7 @@ impl UpstreamFeedback {
             is_rejection && left.is_some_and(|left| left < *cost.max(&1))
         };
         let short: SmallVec<[_; 2]> = costs.iter().filter(|cost| is_short(cost)).collect();
-        let is_one_for_all = is_rejection && short.is_empty() || matches!(feedback, Feedback::Unavailable(_));
-        if costs.len() < 2 || is_one_for_all {
+        if is_rejection && short.is_empty() || matches!(feedback, Feedback::Unavailable(_)) {
             return guard.follow(feedback, None);
         }
         for own in &costs {

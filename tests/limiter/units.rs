@@ -191,72 +191,31 @@ async fn what_is_charged_is_what_was_used_whoever_gives_up() {
     assert_eq!(left(&limiter).await, [1_000 - admitted, TOKENS - total]);
 }
 
-/// A limiter of a gateway, in paused time.
-fn gateway(tokens_a_minute: u64) -> RateLimiter {
-    let policy =
-        Policy::new().rule(requests(Quota::per_second(1_000))).rule(tokens(Quota::per_minute(tokens_a_minute)));
-    RateLimiter::builder().policy(policy).clock(TokioClock::default()).build().unwrap()
-}
+/// The tokens a minute of a gateway.
+const LIMIT: u64 = 100;
 
-/// Fifty callers of a gateway that estimate 20 tokens for an answer that takes 30: where
-/// tokens are charged only afterwards, all of them are admitted at once.
-#[tokio::test(start_paused = true)]
+/// What fifty callers of a gateway use in ten minutes of paused time. `costs` gives for each
+/// call what it counts as while it is in flight, of which there is never more than the limit,
+/// and what it takes.
 #[allow(clippy::disallowed_methods, reason = "time is paused, and calls take some")]
-async fn estimates_that_are_too_low_neither_exceed_the_limit_in_flight_nor_waste_it() {
-    const LIMIT: u64 = 100;
-    let (used, in_flight) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
-    let (limiter, end) = (gateway(LIMIT), Instant::now() + 10 * MINUTE);
-    let mut callers = JoinSet::new();
+async fn used_by_fifty(prompt: Descriptor<'static>, costs: fn(u64) -> [u64; 2]) -> u64 {
+    let policy = Policy::new().rule(requests(Quota::per_second(1_000))).rule(tokens(Quota::per_minute(LIMIT)));
+    let limiter = RateLimiter::builder().policy(policy).clock(TokioClock::default()).build().unwrap();
+    let [calls, used, in_flight] = std::array::from_fn(|_| Arc::<AtomicU64>::default());
+    let (mut callers, end) = (JoinSet::new(), Instant::now() + 10 * MINUTE);
     for index in 0..50 {
-        let (limiter, used, in_flight) = (limiter.clone(), Arc::clone(&used), Arc::clone(&in_flight));
+        let (limiter, prompt) = (limiter.clone(), prompt.clone());
+        let [calls, used, in_flight] = [&calls, &used, &in_flight].map(Arc::clone);
         callers.spawn(async move {
-            let prompt = Descriptor::new("/v1/chat").tenant("acme").cost_in("tokens", 20);
             while Instant::now() < end {
                 match limiter.acquire(&prompt, Duration::ZERO).await {
                     Ok(permit) => {
-                        let reserved = in_flight.fetch_add(20, Ordering::Relaxed) + 20;
-                        assert!(reserved <= LIMIT, "{reserved} in flight");
-                        tokio::time::sleep(Duration::from_millis(800 + 10 * index)).await;
-                        permit.settle_in("tokens", 30);
-                        in_flight.fetch_sub(20, Ordering::Relaxed);
-                        used.fetch_add(30, Ordering::Relaxed);
-                    }
-                    Err(rejected) => tokio::time::sleep(rejected.retry_after().unwrap()).await,
-                }
-            }
-        });
-    }
-    callers.join_all().await;
-    let used = used.load(Ordering::Relaxed);
-    // The burst, ten minutes, and what the last ones in flight took above their estimate.
-    assert!((1_100 * 95 / 100..=1_100 + 5 * 10).contains(&used), "{used} tokens");
-    assert_eq!(in_flight.load(Ordering::Relaxed), 0);
-}
-
-/// The same callers, who do not know what an answer takes: 10 to 40 tokens. The most that it
-/// can take is the whole limit.
-#[tokio::test(start_paused = true)]
-#[allow(clippy::disallowed_methods, reason = "time is paused, and calls take some")]
-async fn without_estimates_the_usual_cost_is_reserved() {
-    const LIMIT: u64 = 100;
-    let (used, in_flight) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
-    let (limiter, end) = (gateway(LIMIT), Instant::now() + 10 * MINUTE);
-    let calls = Arc::<AtomicU64>::default();
-    let mut callers = JoinSet::new();
-    for index in 0..50 {
-        let (limiter, used, in_flight, calls) =
-            (limiter.clone(), Arc::clone(&used), Arc::clone(&in_flight), Arc::clone(&calls));
-        callers.spawn(async move {
-            let prompt = Descriptor::new("/v1/chat").tenant("acme").cost_at_most("tokens", LIMIT);
-            while Instant::now() < end {
-                match limiter.acquire(&prompt, Duration::ZERO).await {
-                    Ok(permit) => {
-                        let takes = 10 * (1 + calls.fetch_add(1, Ordering::Relaxed) * 7 % 4);
-                        let all = in_flight.fetch_add(takes, Ordering::Relaxed) + takes;
+                        let [held, takes] = costs(calls.fetch_add(1, Ordering::Relaxed));
+                        let all = in_flight.fetch_add(held, Ordering::Relaxed) + held;
                         assert!(all <= LIMIT, "{all} in flight");
                         tokio::time::sleep(Duration::from_millis(800 + 10 * index)).await;
                         permit.settle_in("tokens", takes);
-                        in_flight.fetch_sub(takes, Ordering::Relaxed);
+                        in_flight.fetch_sub(held, Ordering::Relaxed);
                         used.fetch_add(takes, Ordering::Relaxed);
                     }
                     Err(rejected) => tokio::time::sleep(rejected.retry_after().unwrap()).await,
@@ -265,9 +224,27 @@ async fn without_estimates_the_usual_cost_is_reserved() {
         });
     }
     callers.join_all().await;
-    let used = used.load(Ordering::Relaxed);
-    assert!((1_100 * 95 / 100..=1_100).contains(&used), "{used} tokens");
     assert_eq!(in_flight.load(Ordering::Relaxed), 0);
+    used.load(Ordering::Relaxed)
+}
+
+/// Callers that estimate 20 tokens for an answer that takes 30: where tokens are charged only
+/// afterwards, all of them are admitted at once.
+#[tokio::test(start_paused = true)]
+async fn estimates_that_are_too_low_neither_exceed_the_limit_in_flight_nor_waste_it() {
+    let prompt = Descriptor::new("/v1/chat").tenant("acme").cost_in("tokens", 20);
+    let used = used_by_fifty(prompt, |_| [20, 30]).await;
+    // The burst, ten minutes, and what the last ones in flight took above their estimate.
+    assert!((1_100 * 95 / 100..=1_100 + 5 * 10).contains(&used), "{used} tokens");
+}
+
+/// Callers that do not know what an answer takes: 10 to 40 tokens. The most that it can take is
+/// the whole limit.
+#[tokio::test(start_paused = true)]
+async fn without_estimates_the_usual_cost_is_reserved() {
+    let prompt = Descriptor::new("/v1/chat").tenant("acme").cost_at_most("tokens", LIMIT);
+    let used = used_by_fifty(prompt, |call| [10 * (1 + call * 7 % 4); 2]).await;
+    assert!((1_100 * 95 / 100..=1_100).contains(&used), "{used} tokens");
 }
 
 #[tokio::test]

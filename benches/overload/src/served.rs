@@ -51,8 +51,8 @@ pub(crate) fn serve(protection: &str, handler: &str) -> Result<()> {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         println!("{}", listener.local_addr()?.port());
         std::io::stdout().flush()?;
-        // Without its state, axum applies the layers anew to each request, and `tower`'s
-        // and the peer's limits would begin anew with each.
+        // Without its state, axum applies the layers again to each request, so that each
+        // would have its own limit by `tower` or the peer.
         axum::serve(listener, app.with_state::<()>(())).await
     })
 }

@@ -1,5 +1,6 @@
 //! How an adaptive concurrency limit is found: by the gradient of latency, after Netflix's
-//! gradient and TCP Vegas, and by whether throughput follows the requests in flight. Pure arithmetic, without locks or clocks.
+//! gradient and TCP Vegas, and by whether throughput follows the requests in flight. Pure
+//! arithmetic, without locks or clocks.
 //!
 //! Invariant: a limit stays between the rule's minimum and maximum, whatever the latencies.
 
@@ -196,7 +197,7 @@ impl GradientState {
         if self.history.len() == COMPARED {
             self.history.pop_front();
         }
-        // Whoever is in flight without an answer, or costs nothing, has no logarithm.
+        // Zero has no logarithm: nothing in flight that costs, or nothing answered.
         self.history.push_back((in_flight.max(1.0).ln(), throughput.max(f64::MIN_POSITIVE).ln()));
         let count = float(self.history.len() as u64);
         let mean = |part: fn(&(f64, f64)) -> f64| self.history.iter().map(part).sum::<f64>() / count;
