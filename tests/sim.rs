@@ -8,6 +8,8 @@
 //! time: a small version of `benches/simulate`, which has the large one.
 #![allow(clippy::unwrap_used)]
 
+#[path = "sim/executor.rs"]
+mod executor;
 #[path = "sim/fleet.rs"]
 mod fleet;
 #[cfg(feature = "redis")]

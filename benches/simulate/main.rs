@@ -13,6 +13,8 @@
 //! Every instance is a real limiter on a clock that the simulation steps.
 
 mod draw;
+#[path = "../../tests/sim/executor.rs"]
+mod executor;
 #[path = "../../tests/sim/fleet.rs"]
 mod fleet;
 #[cfg(feature = "gossip")]

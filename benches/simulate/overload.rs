@@ -5,9 +5,10 @@ use std::{error::Error, fs, path::Path};
 
 use super::{
     draw::{self, Row},
+    executor,
     fleet::Window,
     protections::{CONTESTANTS, Contestant, Protect},
-    server::{self, CAPACITY, Phase, Plan, load},
+    server::{self, CAPACITY, Phase, Plan, Second, load},
 };
 
 pub(crate) fn run(folder: Option<&Path>, peers: &[Contestant]) -> Result<(), Box<dyn Error>> {
@@ -19,6 +20,14 @@ pub(crate) fn run(folder: Option<&Path>, peers: &[Contestant]) -> Result<(), Box
         for (name, protect) in &contestants {
             println!("| {name} | {} |", figures(&plan, overloaded, *protect));
         }
+    }
+    let phases = [load(20, 0.5), load(30, 3.0), load(40, 0.5)];
+    println!("\n### three times the capacity, handlers that block the executor\n");
+    println!("| protection | goodput | p99 | critical in time | normal after |");
+    println!("|---|---:|---:|---:|---:|");
+    for (name, protect) in executor::CONTESTANTS {
+        let seconds = executor::simulate(&phases, 1, protect);
+        println!("| {name} | {} |", shown(&seconds, &phases, 1, executor::CAPACITY));
     }
     let Some(folder) = folder else { return Ok(()) };
     let plan = Plan { phases: drawn(), bimodal: false, seed: 1 };
@@ -49,11 +58,14 @@ fn drawn() -> Vec<Phase> {
 }
 
 fn figures(plan: &Plan, overloaded: usize, protect: Protect) -> String {
-    let seconds = server::simulate(plan, protect);
-    let start: usize = plan.phases[..overloaded].iter().map(|phase| phase.seconds).sum();
-    let phase = plan.phases[overloaded];
-    let (during, after) = seconds[start..].split_at(phase.seconds);
-    let summary = server::summary(during, CAPACITY / phase.slowness);
+    let capacity = CAPACITY / plan.phases[overloaded].slowness;
+    shown(&server::simulate(plan, protect), &plan.phases, overloaded, capacity)
+}
+
+fn shown(seconds: &[Second], phases: &[Phase], overloaded: usize, capacity: f64) -> String {
+    let start: usize = phases[..overloaded].iter().map(|phase| phase.seconds).sum();
+    let (during, after) = seconds[start..].split_at(phases[overloaded].seconds);
+    let summary = server::summary(during, capacity);
     let p99 = summary.p99.map_or_else(|| "none".into(), |millis| format!("{millis} ms"));
     let normal = server::recovery(after).map_or_else(|| "not in 40 s".into(), |seconds| format!("{seconds} s"));
     format!("{:.1}% | {p99} | {:.1}% | {normal}", summary.goodput * 100.0, summary.critical * 100.0)

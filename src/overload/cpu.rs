@@ -17,11 +17,15 @@ use super::signal::{CPU, LoadSignal};
 /// Over how long the use is averaged.
 const SPAN: Duration = Duration::from_secs(1);
 
+/// How often it is sampled at most: the system's files are slow to read.
+const STEP: Duration = Duration::from_millis(100);
+
 /// See [`cpu`](super::cpu).
 #[derive(Debug)]
 pub(super) struct Cpu {
     source: Option<Source>,
-    samples: Mutex<VecDeque<(Instant, Sample)>>,
+    /// The last samples, and the load that they show.
+    samples: Mutex<(VecDeque<(Instant, Sample)>, f64)>,
 }
 
 /// Where the use is read.
@@ -101,20 +105,29 @@ fn machine(text: &str) -> Option<Sample> {
 impl LoadSignal for Cpu {
     fn load(&self) -> f64 {
         let Some(source) = &self.source else { return f64::NAN };
-        let Some(sample) = source.sample(Path::new("/")) else { return f64::NAN };
-        let now = (Instant::now(), sample);
+        let now = Instant::now();
         let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        let (samples, load) = &mut *samples;
+        if samples.back().is_some_and(|(at, _)| now.duration_since(*at) < STEP) {
+            return *load;
+        }
+        let Some(sample) = source.sample(Path::new("/")) else { return f64::NAN };
+        let now = (now, sample);
         // The last sample that is a second old stays, as the start of the span.
         while samples.get(1).is_some_and(|(at, _)| now.0.duration_since(*at) >= SPAN) {
             samples.pop_front();
         }
-        let load = samples.front().map_or(0.0, |first| source.part(*first, now));
+        *load = samples.front().map_or(0.0, |first| source.part(*first, now));
         samples.push_back(now);
-        load
+        *load
     }
 
     fn name(&self) -> &str {
         CPU
+    }
+
+    fn most(&self) -> f64 {
+        1.0
     }
 
     fn check(&self) -> Result<(), String> {

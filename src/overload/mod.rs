@@ -14,6 +14,7 @@ mod levels;
 mod scheduling;
 mod shedder;
 mod signal;
+mod ticks;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -31,7 +32,7 @@ use crate::{
 
 /// When the process is overloaded: any number of signals, each with a threshold.
 ///
-/// Each 100 ms the signals are read, by a request that arrives. Above its threshold, a
+/// Each 20 ms the signals are read, by a request that arrives. Above its threshold, a
 /// signal raises the part of requests that are shed, by how much it is above and for how
 /// long, up to 95%. The part is back at 0 within ten seconds after all signals are below.
 ///
@@ -63,6 +64,15 @@ pub struct Overload {
 struct Watched {
     signal: Arc<dyn LoadSignal>,
     threshold: f64,
+}
+
+impl Watched {
+    /// By which part this load is above the threshold. What cannot be twice as high, as the
+    /// CPU, is 1 above where it is at its most.
+    fn error(&self, load: f64) -> f64 {
+        let span = self.threshold.min(self.signal.most() - self.threshold);
+        (load - self.threshold) / span.max(f64::EPSILON)
+    }
 }
 
 impl Overload {
@@ -123,15 +133,15 @@ pub fn cpu() -> impl LoadSignal {
     cpu::Cpu::new()
 }
 
-/// How late timers of this runtime fire, in seconds: the 90th percentile of the last
-/// second. It shows an executor that is blocked or has too much to do, which the CPU does
-/// not. A task of the runtime of the first request measures it, and ends with the policy.
+/// How late timers of this runtime fire, in seconds: the least of the last 100 ms, so that a
+/// burst is no overload. It shows an executor that is blocked or has too much to do, which
+/// the CPU does not. A task of the runtime of the first request measures it, and ends with the policy.
 pub fn scheduling_delay() -> impl LoadSignal {
     scheduling::SchedulingDelay::default()
 }
 
 /// How often the signals are read.
-const INTERVAL: Duration = Duration::from_millis(100);
+const INTERVAL: Duration = Duration::from_millis(20);
 
 /// The number of classes.
 const CLASSES: usize = Priority::ALL.len();

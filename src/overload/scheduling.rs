@@ -6,34 +6,22 @@
 #![allow(clippy::disallowed_methods, reason = "it measures timers, and decides nothing")]
 
 use std::{
-    collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use tokio::runtime::Handle;
 
-use super::signal::{LoadSignal, SCHEDULING_DELAY};
-
-/// How often a timer fires.
-const TICK: Duration = Duration::from_millis(20);
-
-/// For how long a delay counts.
-const MEMORY: Duration = Duration::from_secs(1);
+use super::{
+    signal::{LoadSignal, SCHEDULING_DELAY},
+    ticks::Ticks,
+};
 
 /// See [`scheduling_delay`](super::scheduling_delay).
 #[derive(Debug, Default)]
 pub(super) struct SchedulingDelay {
     /// `None` until the first request within a runtime.
     ticks: Mutex<Option<Arc<Mutex<Ticks>>>>,
-}
-
-#[derive(Debug)]
-struct Ticks {
-    /// When the timers fired, and how late.
-    fired: VecDeque<(Instant, Duration)>,
-    /// When the next one is due.
-    due: Instant,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -46,7 +34,7 @@ impl LoadSignal for SchedulingDelay {
         if ticks.is_none()
             && let Ok(runtime) = Handle::try_current()
         {
-            let started = Arc::new(Mutex::new(Ticks { fired: VecDeque::new(), due: Instant::now() + TICK }));
+            let started = Arc::new(Mutex::new(Ticks::new(Instant::now())));
             runtime.spawn(tick(Arc::downgrade(&started)));
             *ticks = Some(started);
         }
@@ -66,36 +54,17 @@ async fn tick(ticks: Weak<Mutex<Ticks>>) {
     }
 }
 
-impl Ticks {
-    fn fire(&mut self, now: Instant) {
-        self.fired.push_back((now, now.saturating_duration_since(self.due)));
-        self.due = now + TICK;
-        self.forget(now);
-    }
-
-    fn forget(&mut self, now: Instant) {
-        while self.fired.front().is_some_and(|(fired, _)| now.saturating_duration_since(*fired) > MEMORY) {
-            self.fired.pop_front();
-        }
-    }
-
-    /// The 90th percentile of the last second. A timer that is due and has not fired yet
-    /// counts as well: nothing fires while the executor is blocked.
-    fn delay(&mut self, now: Instant) -> Duration {
-        self.forget(now);
-        let overdue = Some(now.saturating_duration_since(self.due)).filter(|late| !late.is_zero());
-        let mut late: Vec<Duration> = self.fired.iter().map(|(_, late)| *late).chain(overdue).collect();
-        late.sort_unstable();
-        late.len().checked_sub(1).map_or(Duration::ZERO, |last| late[last * 9 / 10])
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::Duration;
+
+    use super::{
+        super::ticks::{MEMORY, TICK},
+        *,
+    };
 
     fn ticks(start: Instant, delays: &[u64]) -> Ticks {
-        let mut ticks = Ticks { fired: VecDeque::new(), due: start + TICK };
+        let mut ticks = Ticks::new(start);
         for delay in delays {
             let now = ticks.due + Duration::from_millis(*delay);
             ticks.fire(now);
@@ -103,21 +72,29 @@ mod tests {
         ticks
     }
 
+    /// That of a queue which is never empty.
     #[test]
-    fn the_delay_is_a_percentile_of_the_last_second() {
+    fn the_delay_is_the_least_of_a_tenth_of_a_second() {
         let start = Instant::now();
-        let mut some = ticks(start, &[0, 0, 0, 0, 0, 0, 0, 0, 30, 30, 30]);
+        let some = ticks(start, &[0, 0, 0, 0, 0, 30, 25, 30]);
         let now = some.due;
-        assert_eq!(some.delay(now), Duration::from_millis(30));
+        assert_eq!(some.delay(now), Duration::from_millis(25), "three timers in 100 ms");
+        assert_eq!(some.delay(now + TICK / 2), Duration::from_millis(25), "the next one is late by less so far");
         assert_eq!(ticks(start, &[0; 40]).delay(start), Duration::ZERO);
-        assert_eq!(some.delay(now + 2 * MEMORY), 2 * MEMORY, "no timer has fired for two seconds");
+        assert_eq!(some.delay(now + MEMORY), MEMORY, "no timer has fired for as long");
+    }
+
+    #[test]
+    fn a_burst_is_no_delay() {
+        let burst = ticks(Instant::now(), &[0, 0, 60, 0]);
+        assert_eq!(burst.delay(burst.due), Duration::ZERO);
     }
 
     /// One timer fires for all that were due while the executor was blocked.
     #[test]
     fn a_blocked_executor_shows_at_once() {
         let start = Instant::now();
-        let mut blocked = ticks(start, &[0, 0, 0, 0, 1_500]);
+        let blocked = ticks(start, &[0, 0, 0, 0, 1_500]);
         let now = blocked.due;
         assert_eq!(blocked.delay(now), Duration::from_millis(1_500));
     }

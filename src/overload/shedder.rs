@@ -27,6 +27,9 @@ const PASSING: u32 = 100;
 /// does not count.
 const LONGEST_MEMORY: Duration = Duration::from_secs(10);
 
+/// A signal that is above its threshold, and was not read for longer, was so for this long.
+const LONGEST_STEP: Duration = Duration::from_millis(200);
+
 /// For how long, in nanoseconds, a thread may be held up after it has read the clock.
 const RACE: u64 = 1_000_000_000;
 
@@ -40,10 +43,30 @@ pub(crate) struct Shedder {
     cut: AtomicU32,
     /// When the signals were read, in nanoseconds.
     read_at: AtomicU64,
-    controller: Mutex<Controller>,
+    state: Mutex<State>,
     /// Requests of each class below the cut.
     below: [AtomicU32; CLASSES],
     reported: Reported,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    controller: Controller,
+    /// For how long nothing was shed since the log said that shedding starts; `None` before.
+    quiet: Option<Duration>,
+}
+
+impl State {
+    /// Whether shedding starts (`true`) or ends now. A signal near its threshold is above it
+    /// many times a second; that is one overload.
+    fn change(&mut self, passed: Duration) -> Option<bool> {
+        if self.controller.fraction() > 0.0 {
+            return self.quiet.replace(Duration::ZERO).is_none().then_some(true);
+        }
+        let quiet = self.quiet? + passed;
+        self.quiet = (quiet < LONGEST_MEMORY).then_some(quiet);
+        self.quiet.is_none().then_some(false)
+    }
 }
 
 /// What operators see of it.
@@ -80,11 +103,12 @@ impl Shedder {
     /// What the signals say now.
     #[cfg(feature = "admin")]
     pub(crate) fn readings(&self, overload: &Overload) -> Readings {
-        let fraction = self.controller.lock().unwrap_or_else(std::sync::PoisonError::into_inner).fraction();
+        let state = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let fraction = state.controller.fraction();
+        drop(state);
         let read = |watched: &Watched| {
             let Watched { signal, threshold } = watched;
-            let value = self.error_of(watched).map(|(error, _)| (error + 1.0) * threshold);
-            (signal.name().to_owned(), *threshold, value)
+            (signal.name().to_owned(), *threshold, self.load_of(watched))
         };
         Readings { fraction, signals: overload.signals.iter().map(read).collect() }
     }
@@ -98,34 +122,35 @@ impl Shedder {
         if passed < INTERVAL {
             return;
         }
-        let Ok(mut controller) = self.controller.try_lock() else { return };
+        let Ok(mut state) = self.state.try_lock() else { return };
         self.read_at.store(now, Ordering::Relaxed);
-        let worst = overload.signals.iter().filter_map(|watched| self.error_of(watched));
-        let worst = worst.max_by(|one, other| one.0.total_cmp(&other.0));
+        let loads = overload.signals.iter().filter_map(|watched| Some((watched, self.load_of(watched)?)));
+        let worst = loads.max_by(|(one, load), (other, others)| one.error(*load).total_cmp(&other.error(*others)));
         // Where none works, it is as if all were at their thresholds.
-        let error = worst.map_or(0.0, |(error, _)| error);
-        let was_shedding = controller.fraction() > 0.0;
+        let error = worst.map_or(0.0, |(watched, load)| watched.error(load));
         if passed > LONGEST_MEMORY {
-            *controller = Controller::default();
+            state.controller = Controller::default();
         }
         // How long a signal was above its threshold is not known after a pause without requests.
-        let passed = if error > 0.0 { passed.min(2 * INTERVAL) } else { passed };
-        controller.step(error, passed.as_secs_f64());
-        let fraction = controller.fraction();
+        let step = if error > 0.0 { passed.min(LONGEST_STEP) } else { passed };
+        state.controller.step(error, step.as_secs_f64());
+        let fraction = state.controller.fraction();
         report_shed_fraction(fraction);
-        if was_shedding != (fraction > 0.0) {
-            let (name, threshold) = worst.map_or(("none", 0.0), |(_, worst)| (worst.signal.name(), worst.threshold));
-            log_shedding(fraction > 0.0, name, (error + 1.0) * threshold, threshold);
+        if let Some(starts) = state.change(passed) {
+            let (name, load, threshold) =
+                worst.map_or(("none", 0.0, 0.0), |(worst, load)| (worst.signal.name(), load, worst.threshold));
+            log_shedding(starts, name, load, threshold);
         }
         self.cut.store(if fraction > 0.0 { self.levels.cut(fraction) } else { 0 }, Ordering::Relaxed);
     }
 
-    /// By which part a signal is above its threshold; `None` if it fails.
-    fn error_of<'o>(&self, watched: &'o Watched) -> Option<(f64, &'o Watched)> {
-        let load = catch_unwind(AssertUnwindSafe(|| watched.signal.load())).ok().filter(|load| !load.is_nan());
+    /// The load of a signal; `None` if it fails.
+    fn load_of(&self, watched: &Watched) -> Option<f64> {
+        let signal = &watched.signal;
+        let load = catch_unwind(AssertUnwindSafe(|| signal.load())).ok().filter(|load| !load.is_nan());
         if load.is_none() {
-            self.reported.report(Mistake::FailedSignal, &format_args!("signal `{}`", watched.signal.name()));
+            self.reported.report(Mistake::FailedSignal, &format_args!("signal `{}`", signal.name()));
         }
-        Some((load? / watched.threshold - 1.0, watched))
+        load
     }
 }

@@ -5,7 +5,7 @@
 /// Something that grows as the process has too much to do.
 ///
 /// A function without arguments is one: `|| queue.len() as f64`. It is called by a request
-/// each 100 ms, so it must not block. A load that is no number (NaN), and a panic, are
+/// each 20 ms, so it must not block. A load that is no number (NaN), and a panic, are
 /// ignored, with one warning (`RL013`).
 ///
 /// ```
@@ -32,6 +32,12 @@ pub trait LoadSignal: Send + Sync + 'static {
     /// What the signal is called in the log and in errors.
     fn name(&self) -> &str {
         "signal"
+    }
+
+    /// The highest load that there can be.
+    #[doc(hidden)]
+    fn most(&self) -> f64 {
+        f64::INFINITY
     }
 
     /// Why it cannot be measured here.

@@ -4,8 +4,9 @@
 use tower_ratelimit::{Policy, Quota};
 
 use super::{
+    executor,
     protections::{ADAPTIVE, Protect, RIGHT, TOO_HIGH, limited, ours, shedding, statuses},
-    server::{self, CAPACITY, Plan, Summary, load},
+    server::{self, CAPACITY, Plan, Second, Summary, load},
 };
 
 const UNLOADED: usize = 5;
@@ -22,9 +23,13 @@ fn step(most: f64, protect: Protect) -> Outcome {
     let overloaded = if most > 2.0 { 3 } else { 8 };
     let phases = vec![load(UNLOADED, 0.5), load(overloaded, most), load(12, 0.5)];
     let seconds = server::simulate(&Plan { phases, bimodal: false, seed: 1 }, protect);
+    outcome(&seconds, (overloaded, most), CAPACITY)
+}
+
+fn outcome(seconds: &[Second], (overloaded, most): (usize, f64), capacity: f64) -> Outcome {
     let (before, later) = seconds.split_at(UNLOADED);
     let (during, after) = later.split_at(overloaded);
-    let (unloaded, overloaded) = (server::summary(before, CAPACITY), server::summary(during, CAPACITY));
+    let (unloaded, overloaded) = (server::summary(before, capacity), server::summary(during, capacity));
     println!("{most} times the capacity: {overloaded:?}, unloaded {unloaded:?}");
     Outcome { unloaded, overloaded, recovery: server::recovery(after) }
 }
@@ -82,10 +87,44 @@ fn a_limit_that_is_found_keeps_goodput_latency_and_what_is_critical() {
     assert!(outcome.overloaded.critical >= 0.99, "{}", outcome.overloaded.critical);
 }
 
-/// Latency is not bounded while the part that is shed grows: see the limit for that.
 #[test]
-fn shedding_keeps_goodput_and_what_is_critical() {
+fn shedding_keeps_goodput_latency_and_what_is_critical() {
     let outcome = step(2.0, |handler, server| ours(shedding(Policy::new(), server), handler));
     outcome.assert_goodput_and_recovery();
+    outcome.assert_latency();
     assert!(outcome.overloaded.critical >= 0.99, "{}", outcome.overloaded.critical);
+}
+
+/// Of the critical requests, which alone are as many as the server can answer, some give
+/// way to the hundredth of the others that passes, and to what came before anything was shed.
+#[test]
+fn shedding_holds_at_ten_times_the_capacity() {
+    let protections: [(Protect, f64); 2] = [
+        (|handler, server| ours(shedding(Policy::new(), server), handler), 0.8),
+        (|handler, server| ours(shedding(limited(Quota::concurrent(TOO_HIGH)), server), handler), 0.85),
+    ];
+    for (protect, critical) in protections {
+        let outcome = step(10.0, protect);
+        outcome.assert_goodput_and_recovery();
+        assert!(outcome.overloaded.critical >= critical, "{}", outcome.overloaded.critical);
+    }
+}
+
+/// Requests wait where no limit of concurrency sees them. Their callers give up, and the
+/// server works on.
+#[test]
+fn shedding_by_the_scheduling_delay_keeps_a_blocked_executor_useful() {
+    const OVERLOADED: usize = 15;
+    let phases = [load(UNLOADED, 0.3), load(OVERLOADED, 3.0), load(12, 0.3)];
+    let run =
+        |seed, protect| outcome(&executor::simulate(&phases, seed, protect), (OVERLOADED, 3.0), executor::CAPACITY);
+    let unprotected = run(1, |handler, _| statuses(handler));
+    assert!(unprotected.overloaded.goodput < 0.3, "or this would prove nothing");
+    let (_, protect) = executor::CONTESTANTS[0];
+    for seed in 1..=10 {
+        let outcome = run(seed, protect);
+        outcome.assert_goodput_and_recovery();
+        assert!(outcome.overloaded.critical >= 0.99, "{}", outcome.overloaded.critical);
+        assert!(outcome.overloaded.p99.unwrap() <= 110, "{:?}", outcome.overloaded.p99);
+    }
 }

@@ -8,6 +8,8 @@
 #[allow(dead_code, reason = "fleets are drawn elsewhere")]
 #[path = "../../simulate/draw.rs"]
 mod draw;
+#[path = "../../../tests/sim/executor.rs"]
+mod executor;
 #[path = "../../../tests/sim/fleet.rs"]
 mod fleet;
 mod loaded;

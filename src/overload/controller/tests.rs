@@ -12,7 +12,8 @@ fn a_signal_above_its_threshold_sheds_more_and_more() {
     let mut controller = Controller::default();
     controller.step(0.1, 0.1);
     let first = controller.fraction();
-    assert!((first - 0.025).abs() < 1e-9, "proportional 0.02 and integral 0.005: {first}");
+    let admitted = (-0.03 - 0.005_f64).exp();
+    assert!((first - (1.0 - admitted)).abs() < 1e-9, "proportional 0.03 and integral 0.005: {first}");
     assert!(after(10, 0.1, &mut controller) > first);
     assert!((after(20, 5.0, &mut controller) - MOST).abs() < 1e-9, "twice the threshold for two seconds");
 }
@@ -20,6 +21,28 @@ fn a_signal_above_its_threshold_sheds_more_and_more() {
 #[test]
 fn at_its_threshold_a_signal_sheds_nothing() {
     assert!(after(100, 0.0, &mut Controller::default()).abs() < 1e-9);
+}
+
+/// What is admitted, not what is shed, changes by the same ratio at each load.
+#[test]
+fn a_change_is_a_ratio_of_what_is_admitted() {
+    let mut controller = Controller::default();
+    let mut change = |steps| {
+        let admitted = 1.0 - after(steps, 0.5, &mut controller);
+        (1.0 - after(1, 0.9, &mut controller)) / admitted
+    };
+    let (low, high) = (change(5), change(40));
+    assert!((low - high).abs() < 1e-9 && low < 0.9, "{low} {high}");
+}
+
+/// Whatever a backlog needed for a moment.
+#[test]
+fn a_backlog_leaves_behind_no_integral() {
+    let mut controller = Controller::default();
+    controller.step(0.5, 0.1);
+    assert!(after(50, 10.0, &mut controller) >= MOST);
+    let left = after(1, 0.0, &mut controller);
+    assert!(left < 0.05, "{left}");
 }
 
 /// However near to their thresholds the signals stay.
@@ -32,9 +55,21 @@ fn ten_seconds_below_the_thresholds_end_all_shedding() {
     }
 }
 
+fn error() -> impl Strategy<Value = f64> {
+    prop_oneof![-10.0..100.0_f64, Just(f64::INFINITY), Just(f64::NEG_INFINITY)]
+}
+
+#[test]
+fn far_below_the_thresholds_it_takes_three_seconds() {
+    let mut controller = Controller::default();
+    assert!(after(100, 1.0, &mut controller) >= MOST);
+    assert!(after(15, -1.0, &mut controller) > 0.1);
+    assert!(after(15, -1.0, &mut controller).abs() < 1e-9);
+}
+
 proptest! {
     #[test]
-    fn the_fraction_stays_in_its_range(errors in prop::collection::vec((-10.0..10.0_f64, 0.0..2.0_f64), 1..100)) {
+    fn the_fraction_stays_in_its_range(errors in prop::collection::vec((error(), 0.0..2.0_f64), 1..100)) {
         let mut controller = Controller::default();
         for (error, seconds) in errors {
             controller.step(error, seconds);
