@@ -28,9 +28,6 @@ const FALL: f64 = 1.0;
 /// Within so many seconds any integral falls to 0, while no signal is above its threshold.
 const LONGEST_FALL: f64 = 10.0;
 
-/// An error that is higher sheds no more: the proportional part alone is at its most.
-const HIGHEST_ERROR: f64 = 10.0;
-
 #[derive(Debug, Default)]
 pub(super) struct Controller {
     integral: f64,
@@ -42,7 +39,7 @@ impl Controller {
     /// threshold.
     pub(super) fn step(&mut self, error: f64, seconds: f64) {
         let most = -(1.0 - MOST).ln();
-        let error = error.clamp(-1.0, HIGHEST_ERROR);
+        let error = error.max(-1.0);
         let proportional = PROPORTIONAL * error;
         let change = if error > 0.0 { INTEGRAL * error } else { (FALL * error).min(-most / LONGEST_FALL) };
         if error <= 0.0 || self.integral + proportional < most {

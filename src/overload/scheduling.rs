@@ -81,6 +81,7 @@ mod tests {
         assert_eq!(some.delay(now), Duration::from_millis(25), "three timers in 100 ms");
         assert_eq!(some.delay(now + TICK / 2), Duration::from_millis(25), "the next one is late by less so far");
         assert_eq!(ticks(start, &[0; 40]).delay(start), Duration::ZERO);
+        assert!(ticks(start, &[0; 40]).fired.len() <= 6, "what is older is forgotten");
         assert_eq!(some.delay(now + MEMORY), MEMORY, "no timer has fired for as long");
     }
 

@@ -17,7 +17,7 @@ pub(super) const MEMORY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Ticks {
     /// When the timers fired, and how late.
-    fired: VecDeque<(Instant, Duration)>,
+    pub(super) fired: VecDeque<(Instant, Duration)>,
     /// When the next one is due.
     pub(super) due: Instant,
 }

@@ -1,7 +1,10 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -10,6 +13,7 @@ use tower_ratelimit::{
     backend::Local,
     descriptor::TenantId,
     error::BackendErrorKind,
+    overload::{self, Overload},
     testing::{Fault, FaultyBackend, ManualClock},
 };
 use tracing::{
@@ -241,4 +245,35 @@ async fn an_upgraded_connection_under_a_concurrency_limit_is_logged_once() {
         assert_eq!(events.len(), 1, "{method}: {events:?}");
         assert_eq!(events[0]["rule"], "sockets");
     }
+}
+
+/// Although its signal is above its threshold only now and then.
+#[tokio::test]
+async fn an_overload_is_logged_when_it_starts_and_ends() {
+    let (log, _guard) = Log::start();
+    let (load, clock) = (Arc::new(AtomicU64::new(0)), ManualClock::new());
+    let signal = {
+        let load = Arc::clone(&load);
+        overload::named("queue", move || load.load(Ordering::Relaxed) as f64)
+    };
+    let policy = Policy::from(Quota::per_day(1_000_000)).overload(Overload::new().signal(signal, 100.0));
+    let limiter = RateLimiter::builder().policy(policy).clock(clock.clone()).build().unwrap();
+    let run = async |loads: [u64; 2], times: usize, level: Level| {
+        for of in (0..times).flat_map(|_| loads) {
+            load.store(of, Ordering::Relaxed);
+            for _ in 0..50 {
+                clock.advance(Duration::from_millis(20));
+                limiter.check(&Descriptor::new("/")).await;
+            }
+        }
+        log.take(level).into_iter().filter(|event| event.contains_key("threshold")).collect::<Vec<_>>()
+    };
+    let starts = run([110, 90], 10, Level::WARN).await;
+    assert_eq!(starts.len(), 1, "{starts:?}");
+    assert_eq!([&starts[0]["signal"], &starts[0]["value"], &starts[0]["threshold"]], ["queue", "110.0", "100.0"]);
+    assert!(run([110, 90], 10, Level::INFO).await.is_empty(), "it has not ended");
+    let ends = run([90, 90], 10, Level::INFO).await;
+    assert_eq!(ends.len(), 1, "{ends:?}");
+    assert_eq!(ends[0]["value"], "90.0");
+    assert_eq!(run([110, 110], 1, Level::WARN).await.len(), 1, "the next one");
 }

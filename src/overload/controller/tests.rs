@@ -14,6 +14,9 @@ fn a_signal_above_its_threshold_sheds_more_and_more() {
     let first = controller.fraction();
     let admitted = (-0.03 - 0.005_f64).exp();
     assert!((first - (1.0 - admitted)).abs() < 1e-9, "proportional 0.03 and integral 0.005: {first}");
+    controller.step(0.1, 0.2);
+    let admitted = (-0.03 - 0.015_f64).exp();
+    assert!((controller.fraction() - (1.0 - admitted)).abs() < 1e-9, "0.01 more in twice the time");
     assert!(after(10, 0.1, &mut controller) > first);
     assert!((after(20, 5.0, &mut controller) - MOST).abs() < 1e-9, "twice the threshold for two seconds");
 }
@@ -50,9 +53,18 @@ fn a_backlog_leaves_behind_no_integral() {
 fn ten_seconds_below_the_thresholds_end_all_shedding() {
     for error in [0.0, -0.001, -0.1, -1.0, f64::NEG_INFINITY] {
         let mut controller = Controller::default();
-        after(100, 1.0, &mut controller);
+        // The integral is at its most, and the proportional part does not matter.
+        controller.step(2.0, 10.0);
         assert!(after(101, error, &mut controller).abs() < 1e-9, "{error}");
     }
+}
+
+/// A signal that stays near its threshold is likely to be above it again.
+#[test]
+fn at_the_threshold_it_takes_nearly_ten_seconds() {
+    let mut controller = Controller::default();
+    controller.step(2.0, 10.0);
+    assert!(after(95, 0.0, &mut controller) > 0.0);
 }
 
 fn error() -> impl Strategy<Value = f64> {
@@ -61,10 +73,19 @@ fn error() -> impl Strategy<Value = f64> {
 
 #[test]
 fn far_below_the_thresholds_it_takes_three_seconds() {
-    let mut controller = Controller::default();
-    assert!(after(100, 1.0, &mut controller) >= MOST);
-    assert!(after(15, -1.0, &mut controller) > 0.1);
-    assert!(after(15, -1.0, &mut controller).abs() < 1e-9);
+    for error in [-1.0, -100.0] {
+        let mut controller = Controller::default();
+        assert!(after(100, 1.0, &mut controller) >= MOST);
+        assert!(after(15, error, &mut controller) > 0.1);
+        assert!(after(15, error, &mut controller).abs() < 1e-9);
+    }
+}
+
+#[test]
+fn a_time_without_load_is_no_credit() {
+    let (mut idle, mut new) = (Controller::default(), Controller::default());
+    after(1_000, -1.0, &mut idle);
+    assert!((after(1, 0.5, &mut idle) - after(1, 0.5, &mut new)).abs() < 1e-9);
 }
 
 proptest! {

@@ -13,6 +13,13 @@ fn shed(levels: &Levels, cut: u32) -> [f64; CLASSES] {
 }
 
 #[test]
+fn a_cut_is_the_end_of_what_is_below() {
+    let levels = Levels::default();
+    assert_eq!(levels.cut(0.5), 0, "nothing was seen");
+    assert!(levels.is_below(3, position(4)) && !levels.is_below(4, position(4)));
+}
+
+#[test]
 fn whole_classes_are_cut_off_before_the_next_is_touched() {
     let levels = Levels::default();
     for n in 0..SEEN {
@@ -74,6 +81,10 @@ fn requests_without_a_tenant_are_shed_in_turn() {
         levels.record(levels.of(Priority::Normal, tenant, NOW));
     }
     let cut = levels.cut(0.3);
-    let below = (0..1_000).filter(|_| levels.is_below(levels.of(Priority::Normal, None, NOW), cut)).count();
+    let outcomes: Vec<bool> =
+        (0..1_000).map(|_| levels.is_below(levels.of(Priority::Normal, None, NOW), cut)).collect();
+    let below = outcomes.iter().filter(|below| **below).count();
     assert!((250..350).contains(&below), "{below} of 1,000");
+    let longest = outcomes.chunk_by(|a, b| a == b).filter(|run| run[0]).map(<[_]>::len).max().unwrap_or(0);
+    assert!(longest <= 2, "{longest} in a row");
 }
