@@ -210,7 +210,6 @@ impl BackendError {
 
 impl BackendErrorKind {
     /// The number of kinds.
-    #[cfg(feature = "metrics")]
     pub(crate) const COUNT: usize = 6;
 
     /// The kind in a message, and the label of a metric or an event.

@@ -9,11 +9,19 @@
 
 #![cfg_attr(
     not(all(feature = "tracing", feature = "metrics")),
-    allow(unused_variables, clippy::needless_pass_by_value, reason = "each feature uses some of the arguments")
+    allow(
+        dead_code,
+        unused_variables,
+        clippy::needless_pass_by_value,
+        reason = "each feature uses some of the arguments"
+    )
 )]
 
 use std::{
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -21,16 +29,15 @@ use super::{
     adaptive_limit::gradient::{LimitSummary, Window},
     stats::Counters,
 };
-#[cfg(feature = "tracing")]
-use crate::decision::RateLimitedKind;
-#[cfg(feature = "metrics")]
-use crate::error::BackendErrorKind;
 use crate::{
     backend::Charge,
-    decision::Decision,
+    decision::{Decision, RateLimitedKind},
     descriptor::Priority,
-    error::{BackendError, ConfigError},
-    observe::{Mistake, Reported, RequestResult},
+    error::{BackendError, BackendErrorKind, ConfigError},
+    observe::{
+        Mistake, Reported, RequestResult, RuleReports,
+        facade::{metrics, tracing},
+    },
     policy::{CompiledRule, Policy},
     time::Timestamp,
 };
@@ -51,55 +58,43 @@ pub(super) fn record<'a>(
     now: Timestamp,
 ) {
     counters.count(result);
-    #[cfg(any(feature = "admin", feature = "metrics"))]
-    {
-        for (rule, priority) in rules.clone() {
-            // A rejection counts only for the rules that rejected.
-            let own = result != RequestResult::Rejected || decision.tiers().is_empty() || violates(decision, rule);
-            if own {
-                rule.reports.count(rule.id, result, priority);
-            }
-        }
+    // A rejection is one of the rules that rejected.
+    let is_rejection = result == RequestResult::Rejected;
+    let is_own = |rule: &CompiledRule| !is_rejection || decision.tiers().is_empty() || violates(decision, rule);
+    if RuleReports::COUNTS {
+        record_also(rules.clone().into_iter().filter(|(rule, _)| is_own(rule)), result);
     }
-    #[cfg(feature = "tracing")]
+    tracing::debug!(
+        result = result.as_str(),
+        remaining = decision.remaining(),
+        wait_ms = decision.wait().as_millis(),
+        "rate limit decided"
+    );
+    if is_rejection
+        && let Some((rule, _)) = rules.into_iter().find(|(rule, _)| is_own(rule))
+        && let Some(suppressed) = rule.reports.rejections.allow(now)
     {
-        tracing::debug!(
-            result = result.as_str(),
-            remaining = decision.remaining(),
-            wait_ms = decision.wait().as_millis(),
-            "rate limit decided"
+        tracing::warn!(
+            rule = &**rule.id,
+            retry_after_ms = decision.retry_after().map(|after| after.as_millis()),
+            cost = decision.excess().map(|(cost, _)| cost),
+            capacity = decision.excess().map(|(_, capacity)| capacity),
+            suppressed,
+            "{}",
+            rejection_event(decision)
         );
-        if result == RequestResult::Rejected
-            && let Some((rule, _)) =
-                rules.into_iter().find(|(rule, _)| decision.tiers().is_empty() || violates(decision, rule))
-            && let Some(suppressed) = rule.reports.rejections.allow(now)
-        {
-            tracing::warn!(
-                rule = &**rule.id,
-                retry_after_ms = decision.retry_after().map(|after| after.as_millis()),
-                cost = decision.excess().map(|(cost, _)| cost),
-                capacity = decision.excess().map(|(_, capacity)| capacity),
-                suppressed,
-                "{}",
-                rejection_event(decision)
-            );
-        }
     }
 }
 
 /// A window of what an adaptive concurrency limit measures has ended.
 pub(super) fn adaptive_limit(rule: &CompiledRule, window: &Window, found: &LimitSummary) {
-    #[cfg(feature = "metrics")]
-    {
-        metrics::gauge!("rate_limiting.concurrency.limit", "rule" => &**rule.id).set(found.limit.floor());
-        metrics::gauge!("rate_limiting.concurrency.in_flight", "rule" => &**rule.id).set(window.peak);
-        metrics::gauge!("rate_limiting.concurrency.baseline", "rule" => &**rule.id).set(found.baseline / 1e9);
-        metrics::counter!("rate_limiting.concurrency.samples", "rule" => &**rule.id).increment(window.seen);
-    }
+    metrics::gauge!("rate_limiting.concurrency.limit", "rule" => &**rule.id).set(found.limit.floor());
+    metrics::gauge!("rate_limiting.concurrency.in_flight", "rule" => &**rule.id).set(window.peak);
+    metrics::gauge!("rate_limiting.concurrency.baseline", "rule" => &**rule.id).set(found.baseline / 1e9);
+    metrics::counter!("rate_limiting.concurrency.samples", "rule" => &**rule.id).increment(window.seen);
 }
 
 /// What the log says of a rejection.
-#[cfg(feature = "tracing")]
 fn rejection_event(decision: &Decision) -> &'static str {
     match decision.rejection() {
         Some(RateLimitedKind::Concurrency) => "concurrency limit reached",
@@ -113,7 +108,6 @@ fn rejection_event(decision: &Decision) -> &'static str {
     }
 }
 
-#[cfg(any(feature = "admin", feature = "tracing", feature = "metrics"))]
 fn violates(decision: &Decision, rule: &CompiledRule) -> bool {
     decision.tiers().iter().any(|tier| tier.rule == rule.id && tier.violated)
 }
@@ -122,12 +116,9 @@ fn violates(decision: &Decision, rule: &CompiledRule) -> bool {
 /// rejected.
 #[cold]
 pub(super) fn invalid_tiers(rule: &CompiledRule, error: &ConfigError, now: Timestamp) {
-    #[cfg(feature = "tracing")]
     if let Some(suppressed) = rule.reports.rejections.allow(now) {
         tracing::error!(rule = &**rule.id, %error, suppressed, "a tenant's own tiers are invalid; its requests are rejected");
     }
-    #[cfg(not(feature = "tracing"))]
-    let _ = (rule, error, now);
 }
 
 /// What is hardly meant in a policy that is now in force, as one report.
@@ -155,30 +146,29 @@ pub(super) fn shadow(
     let (rule, is_allowed) = (charge.rule, decision.is_allowed());
     let result = if is_allowed { RequestResult::ShadowAllowed } else { RequestResult::ShadowRejected };
     counters.count(result);
-    #[cfg(any(feature = "admin", feature = "metrics"))]
     rule.reports.count(rule.id, result, charge.priority);
-    #[cfg(feature = "tracing")]
     if !is_allowed && let Some(suppressed) = rule.reports.rejections.allow(now) {
-        let tenant = charge.tenant().map(tracing::field::debug);
-        tracing::info!(rule = &**rule.id, tenant, path, suppressed, "a shadow rule would have rejected");
+        tracing::info!(
+            rule = &**rule.id,
+            tenant = charge.tenant().map(tracing::field::debug),
+            path,
+            suppressed,
+            "a shadow rule would have rejected"
+        );
     }
 }
 
 /// A request was admitted after it had waited so long. Its slot may have been
 /// moved since it was decided, so this is not part of [`record`].
 pub(super) fn waited(time: Duration) {
-    #[cfg(feature = "metrics")]
     if !time.is_zero() {
         metrics::histogram!("rate_limiting.request.time_in_queue").record(time.as_secs_f64());
     }
-    #[cfg(not(feature = "metrics"))]
-    let _ = time;
 }
 
 /// Counts a request for these rules too, which did not decide it.
 #[inline]
 pub(super) fn record_also<'a>(rules: impl IntoIterator<Item = RuleAndPriority<'a>>, result: RequestResult) {
-    #[cfg(any(feature = "admin", feature = "metrics"))]
     rules.into_iter().for_each(|(rule, priority)| rule.reports.count(rule.id, result, priority));
 }
 
@@ -188,21 +178,13 @@ pub(super) fn record_also<'a>(rules: impl IntoIterator<Item = RuleAndPriority<'a
 #[derive(Debug)]
 pub(super) struct Gauge {
     value: AtomicUsize,
-    #[cfg(feature = "metrics")]
     name: &'static str,
-    #[cfg(feature = "metrics")]
-    gauge: std::sync::OnceLock<metrics::Gauge>,
+    gauge: OnceLock<metrics::Gauge>,
 }
 
 impl Gauge {
     pub(super) fn new(name: &'static str) -> Self {
-        Self {
-            value: AtomicUsize::new(0),
-            #[cfg(feature = "metrics")]
-            name,
-            #[cfg(feature = "metrics")]
-            gauge: std::sync::OnceLock::new(),
-        }
+        Self { value: AtomicUsize::new(0), name, gauge: OnceLock::new() }
     }
 
     pub(super) fn value(&self) -> usize {
@@ -240,17 +222,14 @@ impl Gauge {
 #[derive(Debug, Default)]
 pub(super) struct BackendMetrics {
     /// One for each kind of error.
-    #[cfg(feature = "metrics")]
-    errors: [std::sync::OnceLock<metrics::Counter>; BackendErrorKind::COUNT],
-    #[cfg(feature = "metrics")]
-    replies: std::sync::OnceLock<metrics::Histogram>,
+    errors: [OnceLock<metrics::Counter>; BackendErrorKind::COUNT],
+    replies: OnceLock<metrics::Histogram>,
 }
 
 impl BackendMetrics {
     /// A reply that a request had to wait for took so long.
     #[inline]
     pub(super) fn replied(&self, time: Duration) {
-        #[cfg(feature = "metrics")]
         self.replies.get_or_init(|| metrics::histogram!("rate_limiting.backend.duration")).record(time.as_secs_f64());
     }
 
@@ -262,20 +241,20 @@ impl BackendMetrics {
         error: &BackendError,
         now: Timestamp,
     ) {
-        #[cfg(feature = "metrics")]
-        {
-            let kind = error.kind();
-            let counter = self.errors[kind as usize]
-                .get_or_init(|| metrics::counter!("rate_limiting.backend.errors", "kind" => kind.as_str()));
-            counter.increment(1);
-        }
-        #[cfg(feature = "tracing")]
+        let kind = error.kind();
+        let counter = self.errors[kind as usize]
+            .get_or_init(|| metrics::counter!("rate_limiting.backend.errors", "kind" => kind.as_str()));
+        counter.increment(1);
         for (rule, _) in rules {
             if let Some(suppressed) = rule.reports.failures.allow(now) {
-                let fails = rule.failure_mode(error.kind()).as_str();
-                let kind = error.kind().as_str();
-                let error = std::error::Error::source(error).map(tracing::field::display);
-                tracing::error!(rule = &**rule.id, fails, kind, error, suppressed, "the rate limit backend failed");
+                tracing::error!(
+                    rule = &**rule.id,
+                    fails = rule.failure_mode(kind).as_str(),
+                    kind = kind.as_str(),
+                    error = std::error::Error::source(error).map(tracing::field::display),
+                    suppressed,
+                    "the rate limit backend failed"
+                );
             }
         }
     }
@@ -283,9 +262,7 @@ impl BackendMetrics {
 
 /// An upstream asked this instance for a cooldown.
 pub(super) fn cooldown_started(rule: &CompiledRule, time: Duration, now: Timestamp) {
-    #[cfg(feature = "metrics")]
     metrics::counter!("rate_limiting.upstream_cooldowns", "rule" => *rule.id).increment(1);
-    #[cfg(feature = "tracing")]
     if let Some(suppressed) = rule.reports.cooldowns.allow(now) {
         let cooldown_ms = time.as_millis();
         tracing::warn!(rule = &**rule.id, cooldown_ms, suppressed, "an upstream asked for a cooldown: requests wait");
@@ -294,7 +271,6 @@ pub(super) fn cooldown_started(rule: &CompiledRule, time: Duration, now: Timesta
 
 /// Another instance reported a cooldown.
 pub(super) fn cooldown_received(rule: &CompiledRule, time: Duration) {
-    #[cfg(feature = "tracing")]
     tracing::debug!(rule = &**rule.id, cooldown_ms = time.as_millis(), "another instance started a cooldown");
 }
 
@@ -302,7 +278,6 @@ pub(super) fn cooldown_received(rule: &CompiledRule, time: Duration) {
 /// it only until the response is sent. Logged once for each rule.
 #[cold]
 pub(super) fn upgraded(rule: &CompiledRule) {
-    #[cfg(feature = "tracing")]
     rule.reports.upgrade.get_or_init(|| {
         tracing::warn!(
             rule = &**rule.id,
@@ -315,9 +290,7 @@ pub(super) fn upgraded(rule: &CompiledRule) {
 /// An upstream rejected a request that the limiter admitted. `rate` is the
 /// rule's new adaptive rate, if it changed.
 pub(super) fn upstream_rejected(rule: &CompiledRule, rate: Option<f64>) {
-    #[cfg(feature = "metrics")]
     metrics::counter!("rate_limiting.adaptive.rejections", "rule" => &**rule.id).increment(1);
-    #[cfg(feature = "tracing")]
     if let Some(rate) = rate {
         tracing::debug!(rule = &**rule.id, rate, "an upstream rejected a request: the adaptive rate was lowered");
     }

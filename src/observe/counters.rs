@@ -11,10 +11,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-#[cfg(feature = "tracing")]
-use super::log_limiter::LogLimiter;
-use super::{facade::metrics, mistakes::Reported};
-#[cfg(any(feature = "admin", feature = "metrics"))]
+use super::{facade::metrics, log_limiter::LogLimiter, mistakes::Reported};
 use crate::descriptor::Priority;
 
 /// How a request was decided.
@@ -35,7 +32,6 @@ impl RequestResult {
     pub(crate) const COUNT: usize = 9;
 
     /// The label of a counter.
-    #[cfg(any(feature = "metrics", feature = "tracing"))]
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",
@@ -60,19 +56,17 @@ pub(crate) struct RuleReports {
     totals: OnceLock<Arc<RuleTotals>>,
     #[cfg(feature = "metrics")]
     counters: RuleCounters,
-    #[cfg(feature = "tracing")]
     pub(crate) rejections: LogLimiter,
-    #[cfg(feature = "tracing")]
     pub(crate) failures: LogLimiter,
-    #[cfg(feature = "tracing")]
     pub(crate) cooldowns: LogLimiter,
-    #[cfg(feature = "tracing")]
     pub(crate) upgrade: OnceLock<()>,
 }
 
 impl RuleReports {
+    /// Whether [`Self::count`] does anything.
+    pub(crate) const COUNTS: bool = cfg!(any(feature = "admin", feature = "metrics"));
+
     /// Counts a request.
-    #[cfg(any(feature = "admin", feature = "metrics"))]
     #[inline]
     pub(crate) fn count(&self, rule: &'static str, result: RequestResult, priority: Priority) {
         #[cfg(feature = "admin")]
@@ -82,7 +76,7 @@ impl RuleReports {
         #[cfg(feature = "metrics")]
         self.counters.count(rule, result, priority);
         #[cfg(not(feature = "metrics"))]
-        let _ = (rule, priority);
+        let _ = (rule, result, priority);
     }
 }
 

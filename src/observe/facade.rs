@@ -16,7 +16,9 @@ pub(crate) mod metrics {
     #[derive(Debug)]
     pub(crate) struct Nothing;
 
+    pub(crate) type Counter = Nothing;
     pub(crate) type Gauge = Nothing;
+    pub(crate) type Histogram = Nothing;
 
     impl Nothing {
         pub(crate) fn increment(&self, _: impl Sized) {}
@@ -38,7 +40,7 @@ pub(crate) mod tracing {
     macro_rules! nothing {
         ($($anything:tt)*) => {};
     }
-    pub(crate) use {nothing as debug, nothing as info, nothing as warn};
+    pub(crate) use {nothing as debug, nothing as error, nothing as info, nothing as warn};
 
     pub(crate) mod dispatcher {
         pub(crate) fn has_been_set() -> bool {

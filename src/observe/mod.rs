@@ -7,14 +7,13 @@
 
 #![cfg_attr(
     not(all(feature = "tracing", feature = "metrics")),
-    allow(unused_variables, reason = "each feature uses some of the arguments")
+    allow(dead_code, unused_variables, reason = "each feature uses some of the arguments")
 )]
 
 mod counters;
 #[cfg(feature = "metrics")]
 mod describe;
-mod facade;
-#[cfg(any(feature = "redis", feature = "tracing"))]
+pub(crate) mod facade;
 mod log_limiter;
 mod mistakes;
 mod overload;
