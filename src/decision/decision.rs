@@ -4,7 +4,7 @@
 //! Each thread reuses the memory of its decisions. The invariant: a record that is taken
 //! from a thread's pool describes no request.
 
-use std::{cell::RefCell, fmt, mem, time::Duration};
+use std::{cell::RefCell, fmt, time::Duration};
 
 use http::StatusCode;
 use smallvec::SmallVec;
@@ -55,6 +55,10 @@ impl Decision {
         self.record.get_or_insert_with(take_record)
     }
 
+    fn rare(&mut self) -> &mut Rare {
+        self.record().rare.get_or_insert_default()
+    }
+
     #[inline]
     pub(crate) fn admit(&mut self, decided_at: Timestamp, wait: u64) {
         let record = self.record();
@@ -73,32 +77,32 @@ impl Decision {
 
     /// What the request costs, and the most that a tier of it ever holds.
     pub(crate) fn set_excess(&mut self, cost: u64, capacity: u64) {
-        self.record().excess = Some((cost, capacity));
+        self.rare().excess = Some((cost, capacity));
     }
 
     pub(crate) fn excess(&self) -> Option<(u64, u64)> {
-        self.record.as_ref()?.excess
+        self.record.as_ref()?.rare.as_ref()?.excess
     }
 
     /// Forgets what was decided, to decide again. Shadow rules are asked once.
     pub(crate) fn clear(&mut self) {
-        let shadows = self.record.as_mut().map(|record| mem::take(&mut record.shadows)).unwrap_or_default();
+        let rare = self.record.as_mut().and_then(|record| record.rare.take());
         *self = Self::unlimited();
-        if !shadows.is_empty() {
-            self.record().shadows = shadows;
+        if let Some(rare) = rare.filter(|rare| !rare.shadows.is_empty()) {
+            self.rare().shadows = rare.shadows;
         }
     }
 
     pub(crate) fn add_shadow(&mut self, decision: Self) {
-        self.record().shadows.push(decision);
+        self.rare().shadows.push(decision);
     }
 
     pub(crate) fn set_error(&mut self, error: BackendError) {
-        self.record().error = Some(Box::new(error));
+        self.rare().error = Some(error);
     }
 
     pub(super) fn error(&self) -> Option<&BackendError> {
-        self.record.as_ref()?.error.as_deref()
+        self.record.as_ref()?.rare.as_ref()?.error.as_ref()
     }
 
     /// Nanoseconds until the request is admitted, or could be.
@@ -195,7 +199,7 @@ impl Decision {
     /// ```
     #[must_use]
     pub fn shadows(&self) -> &[Self] {
-        self.record.as_ref().map_or(&[], |record| &record.shadows)
+        self.record.as_ref().and_then(|record| record.rare.as_ref()).map_or(&[], |rare| &rare.shadows)
     }
 
     /// The tier that the scalar accessors describe.
@@ -357,23 +361,22 @@ struct Record {
     /// be; the end of time if it never could.
     time: u64,
     decided_at: Timestamp,
-    error: Option<Box<BackendError>>,
+    tiers: SmallVec<[TierStatus; 4]>,
+    rare: Option<Box<Rare>>,
+}
+
+/// What few decisions have.
+#[derive(Clone, Default)]
+struct Rare {
+    error: Option<BackendError>,
     /// See [`Decision::set_excess`].
     excess: Option<(u64, u64)>,
-    tiers: SmallVec<[TierStatus; 4]>,
     shadows: Vec<Decision>,
 }
 
 impl Record {
-    const EMPTY: Self = Self {
-        rejection: None,
-        time: 0,
-        decided_at: Timestamp::UNIX_EPOCH,
-        error: None,
-        excess: None,
-        tiers: SmallVec::new_const(),
-        shadows: Vec::new(),
-    };
+    const EMPTY: Self =
+        Self { rejection: None, time: 0, decided_at: Timestamp::UNIX_EPOCH, tiers: SmallVec::new_const(), rare: None };
 }
 
 /// How many records a thread keeps: in most servers as many as it has requests
@@ -394,8 +397,11 @@ fn take_record() -> Box<Record> {
 /// Returns a record to the pool.
 fn recycle(mut record: Box<Record>) {
     record.tiers.clear();
-    record.shadows.clear();
-    (record.rejection, record.error, record.excess) = (None, None, None);
+    record.rejection = None;
+    if let Some(rare) = &mut record.rare {
+        rare.shadows.clear();
+        (rare.error, rare.excess) = (None, None);
+    }
     let _ = POOL.try_with(|pool| {
         let mut records = pool.borrow_mut();
         if records.len() < MAX_POOLED {

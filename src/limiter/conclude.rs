@@ -63,7 +63,7 @@ pub(super) fn conclude(
             };
             let Some(reservation) = reservation else {
                 reject(attempt, charges, answer, decision);
-                attempt.record_rejection(charges, &outcome.tiers, decision);
+                attempt.record_rejection(charges, decision);
                 return Step::Done(None);
             };
             (nanos(reservation.at().saturating_since(attempt.now)), Some(reservation))
@@ -80,7 +80,7 @@ pub(super) fn conclude(
     };
     if !charges.is_empty() && !attempt.options.counted {
         attempt.record(rules(charges), result, decision);
-        attempt.limiter.count_units(attempt.snapshot.counters, charges, &outcome.tiers, attempt.now);
+        attempt.limiter.count_units(attempt.snapshot.counters, charges, decision, attempt.now);
     }
     match reservation {
         Some(reservation) if sleeps => Step::Sleep(reservation),
@@ -247,12 +247,11 @@ pub(super) fn at_local_share<'a>(charges: &[Charge<'a>], fails_local: impl Fn(&C
 }
 
 impl Attempt<'_> {
-    /// Counts and reports that these charges are rejected, unless it is a peek. `states` are
-    /// those of their tiers, where they are known.
-    pub(super) fn record_rejection(&self, charges: &[Charge<'_>], states: &[TierState], decision: &Decision) {
+    /// Counts and reports that these charges are rejected, unless it is a peek.
+    pub(super) fn record_rejection(&self, charges: &[Charge<'_>], decision: &Decision) {
         self.record(rules(charges), RequestResult::Rejected, decision);
         if !self.options.peeks() {
-            self.limiter.count_rejection(charges, states, self.now);
+            self.limiter.count_rejection(charges, decision, self.now);
         }
     }
 

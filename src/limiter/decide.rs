@@ -92,7 +92,7 @@ impl RateLimiter {
         self.inner.current.with(|snapshot| {
             let descriptor = describe();
             let CallerNeeds { decision: reads_decision, lease: keeps_lease } = needs;
-            let reads_decision = reads_decision || observe::LOOKS;
+            let reads_decision = reads_decision || observe::LOOKS || self.inner.top.is_some();
             let options =
                 AttemptOptions { keeps_lease, reads_decision, ..AttemptOptions::new(Purpose::Send, max_wait) };
             let admission = self.decide_under(snapshot, &descriptor, options, decision).admission();
@@ -122,8 +122,8 @@ impl RateLimiter {
         }
         let immediate = Immediate { limiter: self, snapshot, now, options: &options };
         let mut is_possible = immediate.is_possible();
-        if is_possible && let Some(charge) = snapshot.policy.resolve_uniform(descriptor) {
-            if let Some(decided) = immediate.allow(slice::from_ref(&charge), decision) {
+        if is_possible && let Some(charge) = &snapshot.policy.resolve_uniform(descriptor) {
+            if let Some(decided) = immediate.allow(slice::from_ref(charge), decision) {
                 return decided;
             }
             is_possible = false;
@@ -331,7 +331,7 @@ impl Attempt<'_> {
         }
         let kind = if may_wait { RateLimitedKind::QueueFull } else { RateLimitedKind::Cooldown };
         decision.reject(kind, self.now, Some(wait));
-        self.record_rejection(self.enforced, &[], decision);
+        self.record_rejection(self.enforced, decision);
         Step::Done(None)
     }
 

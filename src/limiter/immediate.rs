@@ -64,8 +64,8 @@ impl<'a> Immediate<'a> {
 
     /// Charges all rules that apply.
     #[inline]
-    pub(super) fn allow(self, charges: &[Charge<'_>], decision: &mut Decision) -> Option<Decided> {
-        let Self { limiter, snapshot, now, options } = self;
+    pub(super) fn allow(&self, charges: &[Charge<'_>], decision: &mut Decision) -> Option<Decided> {
+        let Self { limiter, snapshot, now, options } = *self;
         let mut states = ImmediateStates::default();
         let is_charged = match &limiter.inner.engine {
             Some(engine) => engine.charge_now(charges, now, &mut states.0),
@@ -79,7 +79,7 @@ impl<'a> Immediate<'a> {
             decision.admit(now, 0);
         }
         observe::record(snapshot.counters, rules(charges), RequestResult::Allowed, decision, now);
-        limiter.count_units(snapshot.counters, charges, &states.0, now);
+        limiter.count_units(snapshot.counters, charges, decision, now);
         if !options.acquires() {
             return Some(Decided::Now);
         }

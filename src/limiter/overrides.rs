@@ -136,10 +136,13 @@ impl RateLimiter {
 
     /// The policy in force without the overrides that have ended, if `policy` has such. While
     /// another request compiles it, `policy` still counts.
+    #[inline]
     pub(super) fn without_expired(&self, policy: &Arc<CompiledPolicy>, now: Timestamp) -> Option<Arc<CompiledPolicy>> {
-        if !policy.has_expired(now) {
-            return None;
-        }
+        if policy.has_expired(now) { self.renewed(now) } else { None }
+    }
+
+    #[cold]
+    fn renewed(&self, now: Timestamp) -> Option<Arc<CompiledPolicy>> {
         let _replacing = self.inner.current.try_replacing()?;
         let current = self.inner.current.policy();
         if !current.has_expired(now) {

@@ -80,8 +80,8 @@ impl Asked<'_> {
             observe::shadow(snapshot.counters, charge, path, &own, now);
             let charges = slice::from_ref(charge);
             match own.is_allowed() {
-                true => limiter.count_units(snapshot.counters, charges, &outcome.tiers, now),
-                false => limiter.count_rejection(charges, &outcome.tiers, now),
+                true => limiter.count_units(snapshot.counters, charges, &own, now),
+                false => limiter.count_rejection(charges, &own, now),
             }
         }
         decision.add_shadow(own);
