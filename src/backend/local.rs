@@ -125,6 +125,6 @@ forward_backend!([] Local, self => self.engine, Some(self));
 
 impl Extension for Local {
     fn engine(&self) -> Option<InProcess> {
-        Some(InProcess::full(&self.engine))
+        Some(InProcess(Arc::clone(&self.engine) as _))
     }
 }

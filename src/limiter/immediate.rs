@@ -68,7 +68,7 @@ impl<'a> Immediate<'a> {
         let Self { limiter, snapshot, now, options } = *self;
         let mut states = ImmediateStates::default();
         let is_charged = match &limiter.inner.engine {
-            Some(engine) => engine.charge_now(charges, now, &mut states.0),
+            Some(engine) => engine.0.charge_now(charges, now, &mut states),
             None => self.charge_leased(charges, &mut states),
         };
         if !is_charged {

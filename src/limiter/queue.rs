@@ -94,7 +94,7 @@ impl RateLimiter {
             if !charges.iter().flat_map(in_flight).any(|[_, overflow]| is_ahead(&overflow)) {
                 return None;
             }
-            engine.overflow_in_flight(&attempt.request(charges, Duration::ZERO)).into_iter().find(is_ahead)
+            engine.0.overflow_in_flight(&attempt.request(charges, Duration::ZERO)).into_iter().find(is_ahead)
         })
     }
 

@@ -78,7 +78,7 @@ impl SlotOwner<Grant> for Owner<'_> {
     /// otherwise. Only a backend in this process can tell.
     fn keeps(&self, grant: &Grant, are_too_many: bool) -> bool {
         let is_kept = match self.limiter.inner.engine.as_ref() {
-            Some(engine) => !engine.is_last(&grant.receipt, self.now),
+            Some(engine) => !engine.0.is_last(&grant.receipt, self.now),
             None => !are_too_many,
         };
         is_kept && !grant.receipt.holds_in_flight()

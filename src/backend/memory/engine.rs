@@ -5,7 +5,7 @@
 //! Invariant: a decision charges every tier of every charge, or none, under the
 //! locks of all of them.
 
-use smallvec::{Array, SmallVec};
+use smallvec::SmallVec;
 
 use super::{
     counter::with_counter,
@@ -15,7 +15,8 @@ use super::{
 use crate::{
     algorithm::UNKNOWN_TIME,
     backend::{
-        outcome::{Outcome, OutcomeKind, TierState, TierStates},
+        in_process::InProcessEngine,
+        outcome::{ImmediateStates, Outcome, OutcomeKind, TierState, TierStates},
         receipt::Receipt,
         request::Request,
     },
@@ -89,13 +90,26 @@ impl<M: MachineSource> Engine<M> {
         })
     }
 
-    /// See [`InProcess::charge_now`](crate::backend::InProcess::charge_now).
-    pub(crate) fn charge_now(
-        &self,
-        charges: &[Charge<'_>],
-        now: u64,
-        states: &mut SmallVec<impl Array<Item = TierState>>,
-    ) -> bool {
+    /// The outcome that [`Self::charge`] would have, charging nothing.
+    pub(crate) fn look(&self, request: &Request<'_>) -> Outcome {
+        self.with_machines(request, |machines| {
+            let mut transaction = Transaction::new(machines, &self.store, request.charges);
+            let mut outcome = Outcome::undecided();
+            let decision = Decision { machines, request, now: request.now.as_nanos() };
+            outcome.answer = decision.look(&mut transaction, &mut outcome.tiers);
+            outcome
+        })
+    }
+
+    #[inline]
+    fn with_machines<R>(&self, request: &Request<'_>, run: impl FnOnce(M::Machines<'_>) -> R) -> R {
+        self.source.with(request.charges.iter().flat_map(Charge::tiers), request.now.as_nanos(), run)
+    }
+}
+
+impl<M: MachineSource> InProcessEngine for Engine<M> {
+    fn charge_now(&self, charges: &[Charge<'_>], now: Timestamp, states: &mut ImmediateStates) -> bool {
+        let (now, ImmediateStates(states)) = (now.as_nanos(), states);
         self.store.record_time(now);
         if let [charge] = charges
             && let [tier] = charge.tiers()
@@ -119,25 +133,7 @@ impl<M: MachineSource> Engine<M> {
         })
     }
 
-    /// The outcome that [`Self::charge`] would have, charging nothing.
-    pub(crate) fn look(&self, request: &Request<'_>) -> Outcome {
-        self.with_machines(request, |machines| {
-            let mut transaction = Transaction::new(machines, &self.store, request.charges);
-            let mut outcome = Outcome::undecided();
-            let decision = Decision { machines, request, now: request.now.as_nanos() };
-            outcome.answer = decision.look(&mut transaction, &mut outcome.tiers);
-            outcome
-        })
-    }
-
-    #[inline]
-    fn with_machines<R>(&self, request: &Request<'_>, run: impl FnOnce(M::Machines<'_>) -> R) -> R {
-        self.source.with(request.charges.iter().flat_map(Charge::tiers), request.now.as_nanos(), run)
-    }
-}
-
-impl<M: MachineSource> Engine<M> {
-    pub(crate) fn is_last(&self, receipt: &Receipt, now: Timestamp) -> bool {
+    fn is_last(&self, receipt: &Receipt, now: Timestamp) -> bool {
         let mut is_last = true;
         receipt.for_each(|charge, tier, owned| {
             is_last &= owned.claim.units == charge.cost
@@ -150,7 +146,7 @@ impl<M: MachineSource> Engine<M> {
         is_last
     }
 
-    pub(crate) fn overflow_in_flight(&self, request: &Request<'_>) -> SmallVec<[Fingerprint; 1]> {
+    fn overflow_in_flight(&self, request: &Request<'_>) -> SmallVec<[Fingerprint; 1]> {
         let now = request.now.as_nanos();
         self.with_machines(request, |machines| {
             let mut transaction = Transaction::new(machines, &self.store, request.charges);
@@ -164,6 +160,10 @@ impl<M: MachineSource> Engine<M> {
             let overflow = all.filter(|((_, tier), found)| tier.is_in_flight() && found.is_overflow());
             overflow.map(|((charge, tier), found)| found.key(charge).tier(tier.salt)).collect()
         })
+    }
+
+    fn counts_shares(&self) -> bool {
+        M::COUNTS_SHARES
     }
 }
 

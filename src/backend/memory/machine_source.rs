@@ -12,6 +12,9 @@ pub(crate) trait MachineSource: fmt::Debug + Send + Sync + 'static {
     /// The machines of some tiers.
     type Machines<'m>: Machines;
 
+    /// Whether they count shares, which may change.
+    const COUNTS_SHARES: bool = true;
+
     /// Runs `run` with the machines of all tiers.
     fn with<'t, R>(
         &self,
@@ -51,6 +54,8 @@ pub(crate) struct FullQuota;
 
 impl MachineSource for FullQuota {
     type Machines<'m> = Self;
+
+    const COUNTS_SHARES: bool = false;
 
     #[inline]
     fn with<'t, R>(&self, _: impl Iterator<Item = &'t Tier>, _: u64, run: impl FnOnce(Self) -> R) -> R {

@@ -13,7 +13,6 @@ mod settle;
 #[cfg(test)]
 mod tests;
 mod transaction;
-mod warm;
 
 /// The most counters that a backend keeps by default.
 pub(crate) const MAX_KEYS: usize = 1_000_000;

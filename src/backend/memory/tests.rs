@@ -22,7 +22,7 @@ use super::{
     machine_source::{FullQuota, MachineSource},
 };
 use crate::{
-    backend::{Backend, Charge, Outcome, OutcomeKind, Receipt, Request, Settlement},
+    backend::{Backend, Charge, Outcome, OutcomeKind, Receipt, Request, Settlement, in_process::InProcessEngine},
     descriptor::Descriptor,
     policy::{CompiledPolicy, Policy, Resolved, Rule},
     quota::{Algorithm, Quota},
@@ -73,7 +73,7 @@ impl<M: MachineSource> Bench<M> {
     #[cfg(tower_ratelimit_loom)]
     fn charge_existing(&self, request: &Descriptor<'_>, now: u64) -> bool {
         self.with_charges(request, |charges| {
-            self.engine.charge_now(charges, now, &mut Outcome::admitted(Duration::ZERO).tiers)
+            InProcessEngine::charge_now(&self.engine, charges, Timestamp::from_nanos(now), &mut Default::default())
         })
     }
 

@@ -220,7 +220,7 @@ forward_backend!([] Split, self => self.engine, Some(self));
 
 impl Extension for Split {
     fn engine(&self) -> Option<InProcess> {
-        Some(InProcess::shares(&self.engine))
+        Some(InProcess(Arc::clone(&self.engine) as _))
     }
 
     fn state(&self) -> Vec<(&'static str, String)> {
