@@ -85,7 +85,7 @@ impl<'a> AdmissionContext<'a> {
     /// that a layer further in has made.
     pub(super) fn report<B>(&self, response: &Response<B>, feedback: Option<&UpstreamFeedback>) {
         let Some(guard) = self.guard() else { return };
-        guard.report_head(response.status());
+        guard.lease.measure(Some(response.status()));
         guard.report_status(response.status());
         let is_own_rejection = response.extensions().get().is_some_and(|by| guard.report_rejection(by));
         if let Some(feedback) = feedback.filter(|_| !is_own_rejection) {

@@ -11,17 +11,9 @@ use std::{sync::Arc, time::Duration};
 use bytes::Buf;
 use http::StatusCode;
 use http_body::Frame;
-use smallvec::SmallVec;
 
 use super::messages::MessageLimiter;
-use crate::{
-    backend::Settlement,
-    decision::RateLimited,
-    limiter::{Feedback, Lease},
-    policy::Messages,
-    time::Timestamp,
-    unit::{REQUESTS, Unit},
-};
+use crate::{backend::Settlement, decision::RateLimited, limiter::Lease, policy::Messages, unit::REQUESTS};
 
 /// A handle on what a request was charged, for costs that are known only
 /// afterwards: tokens of a language model, bytes sent, rows read.
@@ -176,7 +168,7 @@ impl ChargeHandle {
 #[derive(Debug)]
 #[must_use = "dropping it ends the request"]
 pub struct InFlightGuard {
-    lease: Arc<Lease>,
+    pub(super) lease: Arc<Lease>,
     /// Limits the messages of the response.
     pub(super) messages: Option<MessageLimiter>,
     /// Whether a success upgrades the connection.
@@ -184,7 +176,7 @@ pub struct InFlightGuard {
     /// Set if the request asks for an upgrade: it then releases the permits.
     connection: Option<ConnectionPermit>,
     /// The endpoint, for upstream feedback.
-    endpoint: u128,
+    pub(super) endpoint: u128,
     /// The bytes of the response so far, where a rule charges them.
     sent: Option<u64>,
 }
@@ -234,11 +226,6 @@ impl InFlightGuard {
         self.lease.finish(status);
     }
 
-    /// The head of the response has this status.
-    pub(super) fn report_head(&self, status: StatusCode) {
-        self.lease.measure(Some(status));
-    }
-
     /// Reports that a layer further in has rejected the request. If it is a layer
     /// of the same limiter, all that this one has charged is given back, as by
     /// [`Permit::refund`](crate::Permit::refund). Returns whether it is.
@@ -255,31 +242,10 @@ impl InFlightGuard {
         }
     }
 
-    /// Whether anything is left to do once the response is there: to release units
-    /// in flight, or to settle.
-    pub(super) fn outlives_response(&self) -> bool {
-        self.lease.outlives_response()
-    }
-
     /// Puts the request's keys on a cooldown, as
     /// [`RateLimiter::cool_down`](crate::RateLimiter::cool_down) does.
     pub fn cool_down(&self, time: Duration) {
         self.lease.cool_down(time);
-    }
-
-    /// Follows the upstream's response: what it says of the rules of this unit, or of all.
-    pub(super) fn follow(&self, feedback: Feedback, unit: Option<Unit>) {
-        self.lease.follow(feedback, unit, self.endpoint);
-    }
-
-    /// The units of the rules that follow the upstream, and what the request stated in each.
-    pub(super) fn stated_costs(&self) -> SmallVec<[(Unit, u64); 2]> {
-        self.lease.stated_costs()
-    }
-
-    /// The time on the limiter's clock.
-    pub(super) fn now(&self) -> Timestamp {
-        self.lease.now()
     }
 }
 

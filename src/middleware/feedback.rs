@@ -194,16 +194,17 @@ impl UpstreamFeedback {
     /// Follows a response of the upstream.
     pub(super) fn read<B>(&self, response: &Response<B>, guard: &InFlightGuard) {
         let head = ResponseHead::new(response);
+        let follow = |feedback, unit| guard.lease.follow(feedback, unit, guard.endpoint);
         if let Some(signal) = self.reader.as_ref().and_then(|reader| reader(&head)) {
-            return guard.follow(self.feedback(self.parser.cut(signal), head.status, true), None);
+            return follow(self.feedback(self.parser.cut(signal), head.status, true), None);
         }
         let read = |counts: &dyn Fn(Option<Unit>) -> bool| {
-            self.parser.read_where(head.status, head.headers, guard.now(), counts)
+            self.parser.read_where(head.status, head.headers, guard.lease.now(), counts)
         };
         let feedback = self.feedback(read(&|_| true), head.status, false);
-        let costs = guard.stated_costs();
+        let costs = guard.lease.stated_costs();
         if costs.len() < 2 {
-            return guard.follow(feedback, None);
+            return follow(feedback, None);
         }
         let is_rejection = matches!(feedback, Feedback::Rejected | Feedback::RejectedFor(_));
         // A rejection is by the limits that have less left than the request states.
@@ -213,7 +214,7 @@ impl UpstreamFeedback {
         };
         let short: SmallVec<[_; 2]> = costs.iter().filter(|cost| is_short(cost)).collect();
         if is_rejection && short.is_empty() || matches!(feedback, Feedback::Unavailable(_)) {
-            return guard.follow(feedback, None);
+            return follow(feedback, None);
         }
         for own in &costs {
             let is_of_others = |limit: Unit| limit != own.0 && costs.iter().any(|(unit, _)| *unit == limit);
@@ -222,7 +223,7 @@ impl UpstreamFeedback {
                 true => Feedback::Failure,
                 false => self.feedback(read(&|limit| !limit.is_some_and(is_of_others)), head.status, false),
             };
-            guard.follow(feedback, Some(own.0));
+            follow(feedback, Some(own.0));
         }
     }
 

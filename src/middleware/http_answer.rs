@@ -99,7 +99,7 @@ impl<B, Err> Answer<Response<B>, Err> for HttpAnswer {
             if self.feedback().is_some() || !Protocol::of(response.headers()).frames_messages() {
                 guard.messages = None;
             }
-            guard.outlives_response().then_some(guard)
+            guard.lease.outlives_response().then_some(guard)
         });
         Ok(response.map(|body| Body::inner(body, guard)))
     }

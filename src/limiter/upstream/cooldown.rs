@@ -5,20 +5,30 @@
 //! in this process reserves slots behind it, in order and at the rules' rates
 //! ([`Request::not_before`](crate::backend::Request::not_before)); other backends are asked when it is over.
 //! A request that waits already sees a new cooldown when its slot comes.
+//!
+//! Instances report cooldowns to each other through their backend: by a rule's name and the
+//! time left, never by a time of day, so their clocks need not agree.
 
-use std::{iter, time::Duration};
+use std::{iter, sync::Arc, time::Duration};
 
 use super::{
-    super::{observe, state::RateLimiter},
+    super::{
+        observe,
+        state::{Inner, RateLimiter},
+    },
     keys::{MOST_JITTER, end},
 };
 use crate::{
-    backend::Charge,
+    backend::{Charge, CooldownNotice},
     descriptor::{Descriptor, TenantRef},
     fingerprint::Scope,
     policy::{CompiledRule, Resolved},
     time::Timestamp,
 };
+
+/// The longest cooldown that is taken over from another instance. One that
+/// lasts longer is reported again by the upstream's next response.
+const LONGEST_REPORTED: Duration = Duration::from_secs(3_600);
 
 impl RateLimiter {
     /// Starts a cooldown of a request's keys: until it ends, no request for
@@ -117,7 +127,7 @@ impl RateLimiter {
         self.subscribe_cooldowns();
         self.inner.cooldowns.start(charge.fingerprint(), until, now.as_nanos());
         observe::cooldown_started(charge.rule, time, now);
-        self.share_cooldown(charge, time);
+        self.inner.backend.share_cooldown(&CooldownNotice::of(charge, time));
     }
 
     /// Until when the backend must not be asked for these charges.
@@ -129,5 +139,35 @@ impl RateLimiter {
         let until = self.inner.cooldowns.until(charges, now)?;
         let reserves = self.inner.engine.is_some() && self.inner.cooldowns.all_end_at(charges, until);
         (!reserves).then_some(until)
+    }
+
+    /// Subscribes to other instances' cooldowns. The backend may keep a
+    /// connection for it, so only limiters that have an upstream subscribe.
+    pub(crate) fn subscribe_cooldowns(&self) {
+        self.inner.cooldowns.subscription.get_or_init(|| {
+            // Weak, since the limiter owns the backend, and keeps the listener.
+            let limiter = Arc::downgrade(&self.inner);
+            let listener = Arc::new(move |notice: &CooldownNotice<'_>| {
+                limiter.upgrade().iter().for_each(|limiter| limiter.on_cooldown(notice));
+            });
+            let weak = Arc::downgrade(&listener);
+            self.inner.backend.subscribe_cooldowns(weak);
+            listener
+        });
+    }
+}
+
+impl Inner {
+    /// Applies the report by this instance's policy, which may be another one.
+    fn on_cooldown(&self, notice: &CooldownNotice<'_>) {
+        let policy = self.current.policy();
+        let named = policy.rules.iter().find(|rule| rule.options.upstream_feedback && **rule.id == *notice.rule);
+        let time = notice.time.min(LONGEST_REPORTED);
+        if let Some(rule) = named.filter(|_| !time.is_zero())
+            && let Some(key) = rule.keys.find(notice.per_tenant, notice.tenant, notice.endpoint, notice.method)
+        {
+            observe::cooldown_received(rule, time);
+            self.cooldowns.start_reported(key.to_u128(), time, self.clock.now());
+        }
     }
 }

@@ -13,7 +13,6 @@ mod adaptive;
 mod aimd;
 mod cooldown;
 mod feedback;
-mod fleet;
 pub(super) mod keys;
 mod response;
 mod resume;
