@@ -26,7 +26,7 @@ use super::{
 use crate::{
     backend::{
         Charge, Decide, Outcome, Request, TierState,
-        redis::{dispatch::Dispatcher, plan::ChargeSet},
+        redis::{dispatch::Dispatcher, plan::ChargeSet, transport::task_runtime::late},
     },
     error::BackendError,
     policy::charge::Charges,
@@ -196,8 +196,7 @@ impl Dry {
             self.settle().await;
             wait_for(first).await
         };
-        let late = || Err(BackendError::timeout("no answer within the deadline"));
-        let outcome = deadline.until(end, decided).await.unwrap_or_else(late)?;
+        let outcome = deadline.until(end, decided).await.unwrap_or_else(|| Err(late()))?;
         if outcome.is_admitted() || !self.levels.pools.may_admit(&self.related) {
             return Ok(outcome);
         }

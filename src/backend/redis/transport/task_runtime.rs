@@ -109,7 +109,11 @@ impl Deadline {
         &self,
         decision: impl Future<Output = Result<T, BackendError>>,
     ) -> Result<T, BackendError> {
-        let late = || Err(BackendError::timeout("no answer within the deadline"));
-        self.within(decision).await.unwrap_or_else(late)
+        self.within(decision).await.unwrap_or_else(|| Err(late()))
     }
+}
+
+/// What a decision fails with at its deadline.
+pub(crate) fn late() -> BackendError {
+    BackendError::timeout("no answer within the deadline")
 }

@@ -20,8 +20,10 @@ use std::{
 };
 
 pub(crate) use self::queue::LaneLimits;
-use self::queue::{LaneQueue, QueuedItem, ResultReceiver};
-use super::task_runtime::{Deadline, TaskRuntime};
+use tokio::time::Instant;
+
+use self::queue::{Caller, LaneQueue, QueuedItem, ResultReceiver};
+use super::task_runtime::{Deadline, TaskRuntime, late};
 use crate::{backend::redis::sync::lock, error::BackendError};
 
 /// Carries out items, many in one call. Its output may be dropped instead of
@@ -98,8 +100,8 @@ impl<E: Executor> Lane<E> {
     ) -> impl Future<Output = ExecutorResult<E>> + Send + use<E> {
         let lane = Arc::clone(self);
         async move {
-            let result = lane.enqueue(|queue| queue.submit(item, coalesce_key))?;
-            lane.wait(result).await
+            let end = lane.deadline.end();
+            received(lane.enqueue(|queue| queue.submit(item, coalesce_key, end))?, end).await
         }
     }
 
@@ -109,9 +111,8 @@ impl<E: Executor> Lane<E> {
         self: &Arc<Self>,
         key: u128,
     ) -> Option<impl Future<Output = ExecutorResult<E>> + Send + use<E>> {
-        let result = self.enqueue(|queue| queue.coalesce(key))?;
-        let lane = Arc::clone(self);
-        Some(async move { lane.wait(result).await })
+        let end = self.deadline.end();
+        Some(received(self.enqueue(|queue| queue.coalesce(key, end))?, end))
     }
 
     /// Sends an item that no caller waits for, before all that is submitted
@@ -125,8 +126,21 @@ impl<E: Executor> Lane<E> {
         self.enqueue(|queue| items.into_iter().for_each(|item| queue.push(item)));
     }
 
-    async fn wait(&self, result: ResultReceiver<E::Output>) -> ExecutorResult<E> {
-        self.deadline.decide(async { result.await.unwrap_or_else(|_| Err(no_result())) }).await
+    /// The first deadline of these callers, who are of a running call, or else of those in
+    /// the queue: they came later. One timer for all of them costs less than one for each.
+    /// A request that comes while none waits ends later than this.
+    fn next_end(&self, callers: &[Option<Caller<E::Output>>]) -> Instant {
+        let own = callers.iter().flatten().map(|caller| caller.end).min();
+        own.or_else(|| lock(&self.queue).first_end()).unwrap_or_else(|| self.deadline.end())
+    }
+
+    /// Drops callers whose deadline has passed, and if none is left those in the queue.
+    fn drop_late(&self, callers: &mut [Option<Caller<E::Output>>]) {
+        let now = Instant::now();
+        callers.iter_mut().for_each(|caller| drop(caller.take_if(|caller| caller.end <= now)));
+        if callers.iter().all(Option::is_none) {
+            lock(&self.queue).remove_abandoned(now);
+        }
     }
 
     /// Changes the queue, and starts a call if one is to start.
@@ -180,24 +194,32 @@ async fn execute<E: Executor>(lane: &Lane<E>, batch: Vec<QueuedItem<E::Item, E::
     if batch.is_empty() {
         return;
     }
-    let mut callers = Vec::with_capacity(batch.len());
+    // One for each result; a pushed item has none.
+    let mut callers: Vec<Option<Caller<E::Output>>> = Vec::with_capacity(batch.len());
     let item = |queued: QueuedItem<E::Item, E::Output>| {
-        let count = queued.callers.len().max(1);
-        callers.push(queued.callers);
-        (queued.item, count)
+        let first = callers.len();
+        callers.extend(queued.callers.into_iter().map(Some));
+        callers.resize_with(callers.len().max(first + 1), || None);
+        (queued.item, callers.len() - first)
     };
     let items = batch.into_iter().map(item).collect();
-    let mut results = lane.executor.execute(items, guard).await.into_iter();
-    for callers in callers {
-        if callers.is_empty() {
-            // The result of a pushed item.
-            drop(results.next());
+    let mut executed = pin!(lane.executor.execute(items, guard));
+    let mut results = loop {
+        match lane.deadline.until(lane.next_end(&callers), &mut executed).await {
+            Some(results) => break results.into_iter(),
+            None => lane.drop_late(&mut callers),
         }
-        for caller in callers {
-            // If the caller is gone, the result is dropped.
-            let _ = caller.send(results.next().unwrap_or_else(|| Err(no_result())));
-        }
+    };
+    for caller in callers {
+        let result = results.next().unwrap_or_else(|| Err(no_result()));
+        // If the caller is gone, the result is dropped.
+        drop(caller.map(|caller| caller.result.send(result)));
     }
+}
+
+/// Waits for the result of a request. No timer of its own: see [`Lane::next_end`].
+async fn received<T>(result: ResultReceiver<T>, end: Instant) -> Result<T, BackendError> {
+    result.await.unwrap_or_else(|_| Err(if Instant::now() < end { no_result() } else { late() }))
 }
 
 fn no_result() -> BackendError {

@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 
 use foldhash::fast::RandomState;
 use smallvec::SmallVec;
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Instant};
 
 use crate::error::BackendError;
 
@@ -51,21 +51,27 @@ pub(super) struct LaneQueue<I, O> {
     coalescable: HashMap<u128, u64, RandomState>,
 }
 
-/// Receives the result of a request.
+/// The result of a request, which is closed at its deadline if there is none.
 pub(super) type ResultReceiver<O> = oneshot::Receiver<Result<O, BackendError>>;
+
+/// Whom a result is for, and until when.
+pub(super) struct Caller<O> {
+    pub(super) result: oneshot::Sender<Result<O, BackendError>>,
+    pub(super) end: Instant,
+}
 
 pub(super) struct QueuedItem<I, O> {
     pub(super) item: I,
     coalesce_key: Option<u128>,
     /// The requests that it is for; none if it was pushed.
-    pub(super) callers: SmallVec<[oneshot::Sender<Result<O, BackendError>>; 1]>,
+    pub(super) callers: SmallVec<[Caller<O>; 1]>,
     is_pushed: bool,
 }
 
 impl<I, O> QueuedItem<I, O> {
-    /// Drops the callers that are gone. Whether none is left.
-    fn is_abandoned(&mut self) -> bool {
-        self.callers.retain(|caller| !caller.is_closed());
+    /// Drops the callers that are gone, or whose deadline has passed. Whether none is left.
+    fn is_abandoned(&mut self, now: Instant) -> bool {
+        self.callers.retain(|caller| !caller.result.is_closed() && now < caller.end);
         self.callers.is_empty() && !self.is_pushed
     }
 }
@@ -84,30 +90,36 @@ impl<I, O> LaneQueue<I, O> {
     }
 
     /// Queues a request, or adds it to a queued item of its key.
-    pub(super) fn submit(&mut self, item: I, coalesce_key: Option<u128>) -> Result<ResultReceiver<O>, BackendError> {
-        if let Some(result) = coalesce_key.and_then(|key| self.coalesce(key)) {
+    pub(super) fn submit(
+        &mut self,
+        item: I,
+        coalesce_key: Option<u128>,
+        end: Instant,
+    ) -> Result<ResultReceiver<O>, BackendError> {
+        if let Some(result) = coalesce_key.and_then(|key| self.coalesce(key, end)) {
             return Ok(result);
         }
         if self.is_full() {
             return Err(BackendError::unavailable("too many requests are queued for the store"));
         }
-        let (caller, result) = oneshot::channel();
-        self.enqueue(QueuedItem { item, coalesce_key, callers: SmallVec::from_buf([caller]), is_pushed: false });
-        Ok(result)
+        let (result, receiver) = oneshot::channel();
+        let callers = SmallVec::from_buf([Caller { result, end }]);
+        self.enqueue(QueuedItem { item, coalesce_key, callers, is_pushed: false });
+        Ok(receiver)
     }
 
     /// Adds a request to a queued item of this key.
-    pub(super) fn coalesce(&mut self, key: u128) -> Option<ResultReceiver<O>> {
+    pub(super) fn coalesce(&mut self, key: u128, end: Instant) -> Option<ResultReceiver<O>> {
         let number = *self.coalescable.get(&key)?;
         if self.is_full() {
             return None;
         }
         let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
         let queued = self.items.get_mut(at).filter(|queued| queued.callers.len() < MAX_COALESCED)?;
-        let (caller, result) = oneshot::channel();
-        queued.callers.push(caller);
+        let (result, receiver) = oneshot::channel();
+        queued.callers.push(Caller { result, end });
         self.requests += 1;
-        Some(result)
+        Some(receiver)
     }
 
     /// Queues an item that no caller waits for. Later requests are not
@@ -115,7 +127,6 @@ impl<I, O> LaneQueue<I, O> {
     /// never rejected: a lost release would hold its units until the lease
     /// ends.
     pub(super) fn push(&mut self, item: I) {
-        self.coalescable.clear();
         self.enqueue(QueuedItem { item, coalesce_key: None, callers: SmallVec::new(), is_pushed: true });
     }
 
@@ -153,11 +164,11 @@ impl<I, O> LaneQueue<I, O> {
 
     /// The first items of the queue, without those whose callers are gone.
     pub(super) fn next_batch(&mut self) -> Vec<QueuedItem<I, O>> {
-        let mut batch = Vec::with_capacity(self.items.len().min(self.limits.max_batch));
+        let (now, mut batch) = (Instant::now(), Vec::with_capacity(self.items.len().min(self.limits.max_batch)));
         while batch.len() < self.limits.max_batch.max(1)
             && let Some(mut queued) = self.pop()
         {
-            if !queued.is_abandoned() {
+            if !queued.is_abandoned(now) {
                 batch.push(queued);
             }
         }
@@ -170,21 +181,30 @@ impl<I, O> LaneQueue<I, O> {
     /// Whether no more requests fit, once the abandoned ones are removed.
     fn is_full(&mut self) -> bool {
         if self.requests >= self.limits.max_queued {
-            let mut kept = VecDeque::new();
-            while let Some(mut queued) = self.pop() {
-                if !queued.is_abandoned() {
-                    kept.push_back(queued);
-                }
-            }
-            self.coalescable.clear();
-            self.requests = 0;
-            kept.into_iter().for_each(|queued| self.enqueue(queued));
+            self.remove_abandoned(Instant::now());
         }
         self.requests >= self.limits.max_queued
     }
 
+    /// Removes requests whose callers are gone, or whose deadline has passed.
+    pub(super) fn remove_abandoned(&mut self, now: Instant) {
+        let mut items = std::mem::take(&mut self.items);
+        self.coalescable.clear();
+        self.requests = 0;
+        items.retain_mut(|queued| !queued.is_abandoned(now));
+        items.into_iter().for_each(|queued| self.enqueue(queued));
+    }
+
+    /// The first deadline of the requests in the queue.
+    pub(super) fn first_end(&self) -> Option<Instant> {
+        self.items.iter().flat_map(|queued| &queued.callers).map(|caller| caller.end).min()
+    }
+
     fn enqueue(&mut self, queued: QueuedItem<I, O>) {
         self.requests += queued.callers.len().max(1);
+        if queued.is_pushed {
+            self.coalescable.clear();
+        }
         if let Some(key) = queued.coalesce_key {
             self.coalescable.insert(key, self.first + self.items.len() as u64);
         }
