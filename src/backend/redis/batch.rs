@@ -142,10 +142,12 @@ impl RoundTrip {
             latest: executor.link.latest_time(),
             prefix: &executor.context.prefix,
         };
-        let mut check = executor.link.dataset_check();
-        let uses_limiter_time = executor.context.uses_limiter_time;
-        let encode = |group: &mut Group| group.encode(head, &mut check, uses_limiter_time);
-        let calls: Vec<_> = self.groups.iter_mut().map(encode).collect();
+        let (check, uses_limiter_time) = (executor.link.dataset_check(), executor.context.uses_limiter_time);
+        let mut calls = Vec::with_capacity(self.groups.len());
+        for group in &mut self.groups {
+            let check = check.as_ref().filter(|_| calls.is_empty());
+            calls.push(group.encode(head, check, uses_limiter_time));
+        }
         let replies = join_all(calls.iter().map(|call| executor.link.call(executor.index, call)));
         let replies = guard.with(replies).await;
         for ((group, call), reply) in self.groups.into_iter().zip(&calls).zip(replies) {
@@ -156,17 +158,14 @@ impl RoundTrip {
 }
 
 impl Group {
-    fn encode(&mut self, head: CallHead<'_>, check: &mut Option<DatasetCheck>, uses_limiter_time: bool) -> Call {
-        let mut leases = false;
+    fn encode(&mut self, head: CallHead<'_>, check: Option<&DatasetCheck>, uses_limiter_time: bool) -> Call {
         for charged in &mut self.sets {
             if let Some(ask) = &charged.set.lease {
                 charged.sent = ask.sent_at(uses_limiter_time);
-                leases = true;
             }
         }
-        let check = check.take_if(|_| leases);
         let sets = self.sets.iter().map(|charged| (&charged.set, charged.count));
-        encode::call(self.changes(), sets, CallHead { now: self.now, ..head }, check.as_ref())
+        encode::call(self.changes(), sets, CallHead { now: self.now, ..head }, check)
     }
 
     fn changes(&self) -> impl Iterator<Item = &Change> {
@@ -190,7 +189,7 @@ impl Group {
             Ok(Replies { updates, sets }) => (Ok(updates), sets),
             Err(error) => (Err(error.clone()), self.sets.iter().map(|_| Err(error.clone())).collect()),
         };
-        complete_changes(executor, self.changes, moves, updates, results);
+        complete_changes(&self.changes, moves, updates, results);
         for (charged, reply) in self.sets.into_iter().zip(sets) {
             charged.complete(executor, reply, results);
         }
@@ -220,8 +219,7 @@ impl Charged {
 /// Updates the claims of receipts by what became of changes, sets the results of those
 /// that failed, and counts the counters that were forgotten.
 fn complete_changes(
-    executor: &ScriptExecutor,
-    changes: Vec<Changed>,
+    changes: &[Changed],
     moves: &[ClaimMove],
     updates: Result<Vec<ClaimUpdate>, BackendError>,
     results: &mut Results,
@@ -251,7 +249,4 @@ fn complete_changes(
         }
         start = end;
     }
-    let updates = updates.unwrap_or_default();
-    let updated = changes.into_iter().zip(updates);
-    executor.retry_refunds(updated.map(|(changed, update)| (changed.change, update, changed.owner.is_some())));
 }

@@ -1,6 +1,6 @@
 //! The lanes of the Redis backend, what they carry, and what remains of it: operations,
-//! their completions, the guard that undoes an admission, units in flight, changes that wait
-//! for others, and refunds that have to be tried again. `batch` turns operations into calls.
+//! their completions, the guard that undoes an admission, units in flight, and changes that
+//! wait for others. `batch` turns operations into calls.
 //!
 //! Invariant: an admission that no caller receives is undone.
 
@@ -14,7 +14,7 @@ use foldhash::fast::RandomState;
 
 use super::{
     leased::pools::Pools,
-    plan::{Change, ChangeOp, ChargeSet, ClaimUpdate, CounterCharge, PlanContext, ReceiptOp},
+    plan::{Change, ChangeOp, ChargeSet, CounterCharge, PlanContext, ReceiptOp},
     sync::lock,
     transport::{
         cluster::{LANES, lane_of},
@@ -28,9 +28,6 @@ use crate::{
     error::BackendError,
     time::Timestamp,
 };
-
-/// How many blocked refunds each lane keeps. Beyond it the oldest are forfeited.
-const MAX_BLOCKED: usize = 256;
 
 /// What is submitted to a lane.
 pub(super) enum Operation {
@@ -138,43 +135,12 @@ pub(super) struct ScriptExecutor {
     pub(super) instance: u64,
     pub(super) leases: Leases,
     pub(super) pools: Arc<Pools>,
-    /// Refunds of reservations that later ones are built upon. Callers that hang
-    /// up while the store decides have often reserved one after another, so the
-    /// later refunds usually follow. The earlier ones are kept until then.
-    pub(super) blocked_refunds: Mutex<Vec<Change>>,
     pub(super) parked: Arc<ParkedChanges>,
     /// The lane itself, for operations that follow.
     pub(super) lane: Weak<Lane<Self>>,
 }
 
 impl ScriptExecutor {
-    /// Takes what became of changes, each with whether a receipt owns it. Tries
-    /// refunds again that they had blocked.
-    pub(super) fn retry_refunds(&self, changes: impl Iterator<Item = (Change, ClaimUpdate, bool)>) {
-        let mut blocked = lock(&self.blocked_refunds);
-        let mut refunded = Vec::new();
-        for (change, update, is_owned) in changes {
-            if change.is_built_upon(&update) {
-                // The receipt has forfeited its own.
-                if !is_owned {
-                    let excess = (blocked.len() + 1).saturating_sub(MAX_BLOCKED);
-                    blocked.drain(..excess);
-                    blocked.push(change);
-                }
-            } else if change.is_refund() && !blocked.is_empty() {
-                refunded.push((change, update));
-            }
-        }
-        let mut again = Vec::new();
-        for (last, update) in refunded {
-            if blocked.iter().any(|change| change.precedes(&last, &update)) {
-                again.extend(blocked.extract_if(.., |change| change.charge.key == last.charge.key));
-            }
-        }
-        drop(blocked);
-        push(&self.lane, again);
-    }
-
     /// The changes that an operation makes of a receipt, and what ends when they have been
     /// made. No changes if there is nothing to change, or if it is parked.
     pub(super) fn changes_of(
@@ -282,7 +248,6 @@ impl Lanes {
                     instance,
                     leases: Leases::default(),
                     pools: Arc::clone(pools),
-                    blocked_refunds: Mutex::default(),
                     parked: Arc::clone(&parked),
                     lane: lane.clone(),
                 };

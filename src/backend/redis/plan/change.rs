@@ -88,7 +88,6 @@ impl StoredClaim {
         let (mut at, mut until) = (micros(claim.at), exact(micros_up(claim.until)));
         let mark = exact(claim.detail);
         match definition.kind {
-            Kind::Bucket => until -= u64::from(definition.is_plain_bucket() && mark > 0 && until > 0),
             // A count: it weighs on the window after its own.
             Kind::SlidingWindow => at = exact(claim.at),
             // A count: the units that moved older entries.
@@ -101,10 +100,7 @@ impl StoredClaim {
     fn claim(&self, definition: &Definition) -> Claim {
         let Self { left, at, until, mark, before } = *self;
         let at = if definition.kind == Kind::SlidingWindow { at } else { at.saturating_mul(1_000) };
-        let until = match definition.kind {
-            Kind::SlidingLog => until,
-            _ => until.saturating_add(u64::from(definition.is_plain_bucket() && mark > 0)).saturating_mul(1_000),
-        };
+        let until = if definition.kind == Kind::SlidingLog { until } else { until.saturating_mul(1_000) };
         Claim { units: left, at, until, detail: mark, before }
     }
 }
@@ -219,19 +215,6 @@ impl Change {
         other.claim.until.cmp(&self.claim.until)
     }
 
-    /// Whether nothing was refunded because later charges build upon this one.
-    /// Only a bucket that does not record refunds can be in that state.
-    pub(crate) fn is_built_upon(&self, update: &ClaimUpdate) -> bool {
-        let is_plain = self.charge.definition.is_plain_bucket();
-        let was_tried = update.done && update.claim.units < self.claim.left;
-        self.is_refund() && is_plain && was_tried && update.stored == (self.claim.until, self.claim.mark)
-    }
-
-    /// Whether it was charged right before a charge that has been refunded.
-    pub(crate) fn precedes(&self, refunded: &Self, update: &ClaimUpdate) -> bool {
-        self.charge.key == refunded.charge.key && (self.claim.until, self.claim.mark) == update.stored
-    }
-
     /// The numbers that `decide.lua` reads after operation, counter, definition
     /// and sorted set.
     pub(crate) fn numbers(&self) -> [u64; 9] {
@@ -253,8 +236,6 @@ pub(crate) struct ClaimUpdate {
     /// Whether the change was made: the counter is one of this version.
     done: bool,
     claim: Claim,
-    /// Its end and its mark in the script's terms.
-    stored: (u64, u64),
 }
 
 impl ClaimUpdate {
@@ -263,7 +244,7 @@ impl ClaimUpdate {
         let is_debt = change.op == ChangeOp::AddDebt;
         let before = if is_debt { 0 } else { change.claim.before };
         let claim = StoredClaim { left, at, until, mark, before }.claim(&change.charge.definition);
-        Self { tier: change.tier, is_debt, done, claim, stored: (until, mark) }
+        Self { tier: change.tier, is_debt, done, claim }
     }
 
     /// Whether the change was made: the key is no foreign one.

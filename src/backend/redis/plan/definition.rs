@@ -195,12 +195,6 @@ impl Definition {
         self.kind.is_window()
     }
 
-    /// Whether it is a bucket that does not record what was refunded. A claim's
-    /// mark then counts the fractions of a microsecond.
-    pub(crate) fn is_plain_bucket(&self) -> bool {
-        self.kind == Kind::Bucket && self.flags & SETTLED_LATE == 0
-    }
-
     /// A bucket's rate.
     pub(crate) fn rate(&self) -> Rate {
         self.rate

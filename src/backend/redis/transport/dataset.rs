@@ -7,16 +7,13 @@
 use std::{
     collections::BTreeMap,
     hash::{BuildHasher, Hasher, RandomState},
-    sync::{
-        Arc, Mutex, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::{Mutex, OnceLock, atomic::AtomicU64},
     time::Duration,
 };
 
-use tokio::{sync::Notify, time::Instant};
+use tokio::time::Instant;
 
-use crate::backend::redis::{sync::lock, wire::Call};
+use crate::backend::redis::sync::lock;
 
 /// What identifies a store's dataset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,51 +73,37 @@ impl DatasetId {
     }
 }
 
-/// The shortest time between two checks in calls of their own.
+/// The shortest time between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What is known of the dataset.
-#[derive(Default)]
 pub(crate) struct DatasetWatch {
     pub(super) id: Mutex<DatasetId>,
     pub(super) latest_time: AtomicU64,
     pub(super) losses: AtomicU64,
     pub(super) listener: OnceLock<Box<dyn Fn() + Send + Sync>>,
-    /// When it was checked last, and whether in a call that was sent in any case: while
-    /// those check it, it needs none of its own.
-    last_check: Mutex<Option<(Instant, bool)>>,
-    /// Whether a call was made since then.
-    pub(super) is_used: AtomicBool,
-    pub(super) used: Arc<Notify>,
+    last_check: Mutex<Instant>,
 }
 
 impl DatasetWatch {
-    /// A call is made. It is a reason for a check, unless it is one.
-    pub(super) fn called(&self, call: &Call) {
-        if call.checks_dataset() {
-            self.is_used.store(false, Ordering::Relaxed);
-        } else if !self.is_used.swap(true, Ordering::Relaxed) {
-            self.used.notify_one();
+    pub(super) fn new() -> Self {
+        Self {
+            id: Mutex::default(),
+            latest_time: AtomicU64::new(0),
+            losses: AtomicU64::new(0),
+            listener: OnceLock::new(),
+            last_check: Mutex::new(Instant::now()),
         }
     }
 
-    pub(super) fn checked(&self, with_call: bool) {
-        *lock(&self.last_check) = Some((Instant::now(), with_call));
-    }
-
-    fn last_check(&self) -> (Instant, bool) {
-        *lock(&self.last_check).get_or_insert_with(|| (Instant::now(), false))
-    }
-
-    /// Whether a call that is sent in any case is to check it.
-    pub(super) fn is_due_soon(&self) -> bool {
-        self.last_check().0.elapsed() >= CHECK_INTERVAL / 2
-    }
-
-    /// When the next check of its own is due: later if another call may do it before.
-    pub(super) fn due(&self) -> Instant {
-        let (last, with_call) = self.last_check();
-        last + if with_call { CHECK_INTERVAL * 3 / 2 } else { CHECK_INTERVAL }
+    /// Whether it is to be checked by the call that is about to be sent.
+    pub(super) fn starts_check(&self) -> bool {
+        let mut last = lock(&self.last_check);
+        let is_due = last.elapsed() >= CHECK_INTERVAL;
+        if is_due {
+            *last = Instant::now();
+        }
+        is_due
     }
 }
 

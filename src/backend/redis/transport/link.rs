@@ -53,7 +53,7 @@ impl Link {
         let link = Self::new(settings)?;
         let connected = link.runtime.spawn(Arc::clone(&link).connect_all()).await;
         connected.map_err(|ended| BackendError::unavailable(ended.to_string()))??;
-        link.keep_tasks();
+        link.watch_owners();
         Ok(link)
     }
 
@@ -61,7 +61,7 @@ impl Link {
     pub(crate) fn lazy(settings: Settings) -> Result<Arc<Self>, BackendError> {
         let link = Self::new(settings)?;
         link.add_seeds(Some(&BackendError::unavailable(format!("not connected yet to {}", link.settings.servers))));
-        link.keep_tasks();
+        link.watch_owners();
         Ok(link)
     }
 
@@ -75,20 +75,13 @@ impl Link {
         Ok(Arc::new(Self {
             topology: ArcSwap::default(),
             is_outdated: Arc::default(),
-            dataset: DatasetWatch::default(),
+            dataset: DatasetWatch::new(),
             deadline: Deadline::new(settings.deadline, &runtime),
             report: Arc::default(),
             origin: Instant::now(),
             runtime,
             settings,
         }))
-    }
-
-    fn keep_tasks(self: &Arc<Self>) {
-        self.runtime.keep(self.watch_dataset());
-        if self.settings.is_cluster() {
-            self.runtime.keep(self.watch_owners());
-        }
     }
 
     /// Why every call is rejected. `None` while any circuit breaker is closed.
@@ -132,7 +125,9 @@ impl Link {
 
     /// Runs a script, at most once, within the deadline.
     pub(crate) async fn call(self: &Arc<Self>, lane: usize, call: &Call) -> Result<Value, BackendError> {
-        self.dataset.called(call);
+        if !call.checks_dataset() {
+            self.check_dataset();
+        }
         let started = MEASURES.then(Instant::now);
         let reply = self.call_owner(lane, call).await;
         if let Some(started) = started {

@@ -149,18 +149,16 @@ pub(crate) fn statuses<'a>(
 
 /// The tier's status before the `later` of the coalesced requests were charged.
 fn status_of(definition: &Definition, numbers: [u64; 3], later: u64) -> TierState {
-    let (QuotaStatus { remaining, reset }, parts) = quota_status(definition, numbers, later);
-    // The parts of a microsecond make the end of the claim exact.
-    let mark = if definition.is_plain_bucket() { parts } else { numbers[2] };
-    TierState { remaining, reset, violated: false, shared: false, mark, ahead: 0, age: 0 }
+    let QuotaStatus { remaining, reset } = quota_status(definition, numbers, later);
+    TierState { remaining, reset, violated: false, shared: false, mark: numbers[2], ahead: 0, age: 0 }
 }
 
-/// What was left of a tier then; and of a bucket, the parts of a microsecond of its end.
-pub(crate) fn quota_status(definition: &Definition, [first, second, _]: [u64; 3], later: u64) -> (QuotaStatus, u64) {
+/// What was left of a tier then.
+fn quota_status(definition: &Definition, [first, second, _]: [u64; 3], later: u64) -> QuotaStatus {
     let units = later.saturating_mul(definition.cost);
     if definition.kind != Kind::Bucket {
         let remaining = second.saturating_add(units);
-        return (QuotaStatus { remaining, reset: first.saturating_mul(1_000) }, 0);
+        return QuotaStatus { remaining, reset: first.saturating_mul(1_000) };
     }
     let rate = definition.rate();
     let span = rate.minus(Span { micros: first, parts: second }, units);
@@ -168,5 +166,5 @@ pub(crate) fn quota_status(definition: &Definition, [first, second, _]: [u64; 3]
         true => u64::from(span == Span::default() && definition.capacity > 0),
         false => definition.capacity.saturating_sub(rate.units_in(span)),
     };
-    (QuotaStatus { remaining, reset: rate.nanos(span) }, span.parts)
+    QuotaStatus { remaining, reset: rate.nanos(span) }
 }

@@ -44,7 +44,7 @@ pub(crate) struct CallHead<'a> {
 }
 
 /// One call for changes and charge sets of one hash slot and time, each set with how many
-/// requests it is for, those that lease first. Only one that leases checks the dataset.
+/// requests it is for, those that lease first.
 pub(crate) fn call<'a>(
     changes: impl Iterator<Item = &'a Change>,
     sets: impl Iterator<Item = (&'a ChargeSet, usize)>,

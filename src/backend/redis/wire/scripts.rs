@@ -44,6 +44,7 @@ pub(crate) static DECIDE: Script = Script::new(concat!(
     include_str!("scripts/refund.lua"),
     "end\nif leases > 0 then\n",
     include_str!("scripts/lease.lua"),
+    "end\nif ARGV[2] then\n",
     include_str!("scripts/dataset.lua"),
     "end\n",
     include_str!("scripts/decide.lua")

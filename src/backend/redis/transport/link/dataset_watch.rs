@@ -1,12 +1,11 @@
 //! Notices that the store has lost its data, or that its clock was set back: checks what
-//! identifies the dataset, in a call of its own or in one that is sent in any case.
+//! identifies the dataset, in a call of a batch that is sent in any case, or else beside one.
 //!
 //! Invariant: the listener is called before any reply that shows the loss is used.
 
-use std::sync::{Arc, Weak, atomic::Ordering};
+use std::sync::{Arc, atomic::Ordering};
 
 use redis::{RedisError, Value};
-use tokio::time::{Instant, sleep_until};
 
 use super::Link;
 use crate::backend::redis::{
@@ -39,10 +38,10 @@ impl Link {
         let _ = self.dataset.listener.set(Box::new(listener));
     }
 
-    /// A check for a call that is sent in any case; `None` where it is not
-    /// due, or in a cluster, where the key is in a hash slot of its own.
+    /// A check for a batch that is about to be sent; `None` where it is not due, or in a
+    /// cluster, where the key is in a hash slot of its own.
     pub(crate) fn dataset_check(&self) -> Option<DatasetCheck> {
-        (!self.settings.is_cluster() && self.dataset.is_due_soon()).then(|| self.new_check())
+        (!self.settings.is_cluster() && self.dataset.starts_check()).then(|| self.new_check())
     }
 
     fn new_check(&self) -> DatasetCheck {
@@ -55,7 +54,6 @@ impl Link {
         if let Some(check) = replies.pop()
             && let Some(id) = redis::from_redis_value::<String>(check).ok().as_deref().and_then(dataset::parse)
         {
-            self.dataset.checked(true);
             self.update_dataset(id);
         }
         replies.pop().unwrap_or(Value::Nil)
@@ -84,36 +82,20 @@ impl Link {
         }
     }
 
-    /// Checks the dataset in a call of its own, if its server can be called.
-    async fn check_dataset(&self) {
-        let key = self.new_check().key;
-        let Ok(server) = self.owner(|| slot_of(&key)) else { return };
-        if server.breaker.rejection().is_none()
-            && let Some(connection) = server.first_connection()
-        {
-            self.dataset.checked(false);
-            if let Ok(dataset) = self.read_dataset(&connection).await {
-                self.update_dataset(DatasetId { processes: self.topology.load().processes(), ..dataset });
-            }
+    /// Checks the dataset in a call of its own, if that is due and its server can be called.
+    pub(super) fn check_dataset(self: &Arc<Self>) {
+        if !self.dataset.starts_check() {
+            return;
         }
-    }
-
-    /// The task that checks the dataset once a second while the store is used, unless calls
-    /// that are sent in any case do.
-    pub(super) fn watch_dataset(self: &Arc<Self>) -> impl Future<Output = ()> + Send + use<> {
-        let (link, used) = (Arc::downgrade(self), Arc::clone(&self.dataset.used));
-        async move {
-            loop {
-                used.notified().await;
-                while let Some(due) = link.upgrade().map(|link| link.dataset.due()).filter(|due| *due > Instant::now())
-                {
-                    sleep_until(due).await;
-                }
-                let Some(link) = Weak::upgrade(&link) else { return };
-                if link.dataset.is_used.swap(false, Ordering::Relaxed) {
-                    link.check_dataset().await;
-                }
+        let link = Arc::clone(self);
+        self.runtime.spawn(async move {
+            let Ok(server) = link.owner(|| slot_of(&link.new_check().key)) else { return };
+            if server.breaker.rejection().is_none()
+                && let Some(connection) = server.first_connection()
+                && let Ok(dataset) = link.read_dataset(&connection).await
+            {
+                link.update_dataset(DatasetId { processes: link.topology.load().processes(), ..dataset });
             }
-        }
+        });
     }
 }

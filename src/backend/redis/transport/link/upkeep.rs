@@ -165,10 +165,13 @@ impl Link {
         self.servers().iter().for_each(|server| server.wanted.notify_one());
     }
 
-    /// The task that asks for the owners of the hash slots whenever they may have changed.
-    pub(super) fn watch_owners(self: &Arc<Self>) -> impl Future<Output = ()> + Send + use<> {
+    /// In a cluster, asks for the owners of the hash slots whenever they may have changed.
+    pub(super) fn watch_owners(self: &Arc<Self>) {
+        if !self.settings.is_cluster() {
+            return;
+        }
         let (link, is_outdated) = (Arc::downgrade(self), Arc::clone(&self.is_outdated));
-        async move {
+        self.runtime.keep(async move {
             loop {
                 is_outdated.notified().await;
                 let Some(link) = Weak::upgrade(&link) else { return };
@@ -176,7 +179,7 @@ impl Link {
                 drop(link);
                 sleep_until(Instant::now() + REFRESH_INTERVAL).await;
             }
-        }
+        });
     }
 }
 

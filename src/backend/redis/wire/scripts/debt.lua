@@ -24,8 +24,6 @@ local function end_of(s, d)
 end
 
 local function is_latest(s, d)
-  if s[2] >= MOST then return false end
-  if not late(d) then return s[4] == d.limit and s[2] == c.finish and s[3] == c.mark end
   local finish = end_of(s, d)
   return finish ~= nil and finish > 0 and is_at(s, d, finish)
 end
@@ -35,17 +33,11 @@ local function short_of(d, finish)
 end
 
 local function add_debt_to_bucket(s, d)
-  local latest = is_latest(s, d)
-  local finish = late(d) and end_of(s, d)
+  local latest, finish = is_latest(s, d), end_of(s, d)
   charge_bucket(s, d, now, c.q, c.r, 1)
-  if not late(d) then
-    extend(latest, c.units)
-    c.finish, c.mark = s[2], s[3]
-    return
-  end
   -- Others may have been charged in between. Then the whole claim counts as if
   -- it ended where its first part does, which is never later.
-  local behind = finish and not latest and c.left > 0 and finish > now
+  local behind = late(d) and finish and not latest and c.left > 0 and finish > now
   c.finish = behind and short_of(d, finish + c.q) or ceil(s[2], s[3])
   extend(latest or behind, c.units)
   if not latest and not behind then c.at = now end

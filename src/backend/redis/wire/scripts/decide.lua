@@ -32,7 +32,7 @@
 --          are admitted in order; 0: it asks for one, and charges nothing), longest wait,
 --          not before (both in microseconds from now), id of the request, number of its
 --          tiers; for each tier: counter, definition, sorted set (0: none)
--- ARGV[2]  only where units are leased: an id for a dataset that has none
+-- ARGV[2]  only where the dataset is checked: an id for one that has none
 -- Returns  with ARGV[2] what follows, and what dataset.lua says; else only what follows.
 --          A MessagePack array: now; then for each change whether it was made (0: the key is
 --          no counter of this version), units left of the claim (of a counter to forget: 1 if

@@ -70,7 +70,7 @@ local function decide_fast()
   return true
 end
 
-if changes + leases == 0 then
+if changes + leases == 0 and not ARGV[2] then
   while cursor <= #input and decide_fast() do end
   if cursor > #input then return cmsgpack.pack(out) end
 end

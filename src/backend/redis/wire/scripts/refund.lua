@@ -7,12 +7,6 @@
 local REFUND, ADD_DEBT, RELEASE, FORGET = 1, 2, 3, 5
 
 local function refund_bucket(s, d)
-  if not late(d) then
-    if not is_latest(s, d) then return end
-    s[2], s[3] = subtract(s[2], s[3], c.q, c.r, d.units)
-    c.finish, c.mark = s[2], s[3]
-    return
-  end
   local finish = end_of(s, d)
   if not finish then return end
   if is_latest(s, d) then
@@ -23,7 +17,8 @@ local function refund_bucket(s, d)
   end
   -- Refunded units move up all reservations. The latest one has counted on what
   -- was refunded by then, so a claim keeps what lies beyond it, and at least
-  -- what it would have if nothing else had been refunded.
+  -- what it would have if nothing else had been refunded. A bucket that is not settled
+  -- late does not say for when that is: nothing lies beyond its arrival time.
   if d.units > 1 then finish = max(0, finish - 1) end
   local free = max(0, max(finish, c.at + c.alone) - s[6])
   local q, r = c.q, c.r

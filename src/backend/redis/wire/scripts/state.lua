@@ -378,7 +378,7 @@ local function standing(s, d)
   if kind == BUCKET then
     local q, r = arrival(s, d)
     if q < now then q, r = now, 0 end
-    return q - now, r, late(d) and s[5] or s[3]
+    return q - now, r, s[5]
   elseif kind == SLIDING then
     local start, current, previous = sliding_at(s, d, now)
     local finish = start + d.window
