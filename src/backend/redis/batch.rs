@@ -8,12 +8,14 @@
 //! Invariant: changes are made before charges, so a caller that refunds and then charges
 //! finds its refund. A pool has its units before a request learns that its exchange has ended.
 
+use std::{cmp::Reverse, sync::Arc};
+
 use futures_util::future::join_all;
 use redis::Value;
 
 use super::{
     executor::{ClaimMove, Completion, Operation, ScriptExecutor},
-    plan::{Change, ChargeSet, ClaimUpdate},
+    plan::{Change, ChargeSet},
     transport::lane::{Executor, SendGuard},
     wire::{
         Call, CallHead, DatasetCheck,
@@ -21,7 +23,7 @@ use super::{
         encode, malformed_reply,
     },
 };
-use crate::error::BackendError;
+use crate::{algorithm::Claim, error::BackendError};
 
 /// The result of each request of a batch, once it is known.
 type Results = [Option<Result<Completion, BackendError>>];
@@ -38,12 +40,18 @@ impl Executor for ScriptExecutor {
         let requests = batch.iter().map(|(_, count)| count).sum();
         let ready = self.link.ready(self.index).await;
         // What it releases is not renewed any more, also if it is not sent.
-        let round_trip = RoundTrip::new(self, batch);
+        let mut round_trip = RoundTrip::new(self, batch);
         if let Err(error) = ready {
             return (0..requests).map(|_| Err(error.clone())).collect();
         }
+        let calls = round_trip.encode(self);
+        let replies = join_all(calls.iter().map(|call| self.link.call(self.index, call)));
+        let replies = guard.with(replies).await;
         let mut results: Vec<_> = (0..requests).map(|_| None).collect();
-        round_trip.run(self, &mut guard, &mut results).await;
+        for ((group, call), reply) in round_trip.groups.into_iter().zip(&calls).zip(replies) {
+            let replies = reply.and_then(|reply| group.read(&reply, call));
+            group.complete(self, replies, &mut results);
+        }
         results.into_iter().map(|result| result.unwrap_or(Ok(Completion::Changed(0)))).collect()
     }
 }
@@ -52,8 +60,6 @@ impl Executor for ScriptExecutor {
 #[derive(Default)]
 struct RoundTrip {
     groups: Vec<Group>,
-    /// The receipts whose claims are changed.
-    moves: Vec<ClaimMove>,
 }
 
 /// What one call does: changes, then leases, then charges. All of it is in one hash slot, and
@@ -66,10 +72,10 @@ struct Group {
     keys: usize,
 }
 
-/// A change, the index of the receipt that owns it, and that of its result.
+/// A change, the receipt whose claim it moves, and the index of its result.
 struct Changed {
     change: Change,
-    owner: Option<usize>,
+    moving: Option<Arc<ClaimMove>>,
     result: usize,
 }
 
@@ -85,41 +91,34 @@ struct Charged {
 impl RoundTrip {
     fn new(executor: &ScriptExecutor, batch: Vec<(Operation, usize)>) -> Self {
         let mut round_trip = Self::default();
-        let (mut refunds, mut sets, mut first) = (Vec::new(), Vec::new(), 0);
+        let mut first = 0;
         for (operation, count) in batch {
-            match operation {
-                Operation::Charge(set) => sets.push(Charged { set, count, first, sent: 0 }),
-                Operation::ChangeReceipt { receipt, op, now } => {
-                    let (mut changes, moving) = executor.changes_of(receipt, (op, now));
-                    executor.leases.update(&mut changes);
-                    let owner = moving.is_some().then_some(round_trip.moves.len());
-                    round_trip.moves.extend(moving);
-                    changes.into_iter().for_each(|change| round_trip.add_change(change, owner, first));
+            let (mut changes, moving) = match operation {
+                Operation::Charge(set) => {
+                    let group = round_trip.group(&set.hash_tag, set.now, encode::max_keys(&set));
+                    group.sets.push(Charged { set, count, first, sent: 0 });
+                    (Vec::new(), None)
                 }
-                Operation::Change(mut changes) => {
-                    executor.leases.update(&mut changes);
-                    let own = changes.extract_if(.., |change| change.is_refund());
-                    refunds.extend(own.map(|change| (change, first)));
-                    changes.into_iter().for_each(|change| round_trip.add_change(change, None, first));
-                }
+                Operation::ChangeReceipt { receipt, op, now } => executor.changes_of(receipt, (op, now)),
+                Operation::Change(changes) => (changes, None),
+            };
+            executor.leases.update(&mut changes);
+            let moving = moving.map(Arc::new);
+            for change in changes {
+                let group = round_trip.group(&change.charge.hash_tag, change.now, encode::KEYS_OF_CHANGE);
+                group.changes.push(Changed { change, moving: moving.clone(), result: first });
             }
             first += count;
         }
-        // The latest reservation first: one that others are built upon is not
-        // refunded.
-        refunds.sort_by(|(one, _), (other, _)| one.refund_order(other));
-        refunds.into_iter().for_each(|(change, first)| round_trip.add_change(change, None, first));
-        sets.sort_by_key(|charged| charged.set.lease.is_none());
-        for charged in sets {
-            let keys = encode::max_keys(&charged.set);
-            round_trip.group(&charged.set.hash_tag, charged.set.now, keys).sets.push(charged);
+        for Group { changes, sets, .. } in &mut round_trip.groups {
+            // The latest reservation first: one that others are built upon is not
+            // refunded.
+            changes.sort_by_key(|Changed { change, moving, .. }| {
+                Reverse(change.refunded_until().filter(|_| moving.is_none()).unwrap_or(u64::MAX))
+            });
+            sets.sort_by_key(|charged| charged.set.lease.is_none());
         }
         round_trip
-    }
-
-    fn add_change(&mut self, change: Change, owner: Option<usize>, result: usize) {
-        let group = self.group(&change.charge.hash_tag, change.now, encode::KEYS_OF_CHANGE);
-        group.changes.push(Changed { change, owner, result });
     }
 
     /// The last group of a hash slot and time, if it has room for so many keys, or a new one.
@@ -134,38 +133,33 @@ impl RoundTrip {
         &mut self.groups[index]
     }
 
-    /// Sends the calls, and sets the results.
-    async fn run(mut self, executor: &ScriptExecutor, guard: &mut SendGuard, results: &mut Results) {
-        let head = CallHead {
-            now: None,
-            instance: executor.instance,
-            latest: executor.link.latest_time(),
-            prefix: &executor.context.prefix,
-        };
-        let (check, uses_limiter_time) = (executor.link.dataset_check(), executor.context.uses_limiter_time);
+    /// The calls, of which the first checks the dataset if that is due.
+    fn encode(&mut self, executor: &ScriptExecutor) -> Vec<Call> {
+        let check = executor.link.dataset_check();
         let mut calls = Vec::with_capacity(self.groups.len());
         for group in &mut self.groups {
             let check = check.as_ref().filter(|_| calls.is_empty());
-            calls.push(group.encode(head, check, uses_limiter_time));
+            calls.push(group.encode(executor, check));
         }
-        let replies = join_all(calls.iter().map(|call| executor.link.call(executor.index, call)));
-        let replies = guard.with(replies).await;
-        for ((group, call), reply) in self.groups.into_iter().zip(&calls).zip(replies) {
-            let replies = reply.and_then(|reply| group.read(&reply, call));
-            group.complete(executor, &self.moves, replies, results);
-        }
+        calls
     }
 }
 
 impl Group {
-    fn encode(&mut self, head: CallHead<'_>, check: Option<&DatasetCheck>, uses_limiter_time: bool) -> Call {
+    fn encode(&mut self, executor: &ScriptExecutor, check: Option<&DatasetCheck>) -> Call {
+        let head = CallHead {
+            now: self.now,
+            instance: executor.instance,
+            latest: executor.link.latest_time(),
+            prefix: &executor.context.prefix,
+        };
         for charged in &mut self.sets {
             if let Some(ask) = &charged.set.lease {
-                charged.sent = ask.sent_at(uses_limiter_time);
+                charged.sent = ask.sent_at(executor.context.uses_limiter_time);
             }
         }
         let sets = self.sets.iter().map(|charged| (&charged.set, charged.count));
-        encode::call(self.changes(), sets, CallHead { now: self.now, ..head }, check)
+        encode::call(self.changes(), sets, head, check)
     }
 
     fn changes(&self) -> impl Iterator<Item = &Change> {
@@ -178,20 +172,34 @@ impl Group {
     }
 
     /// Sets the results that the replies tell.
-    fn complete(
-        self,
-        executor: &ScriptExecutor,
-        moves: &[ClaimMove],
-        replies: Result<Replies, BackendError>,
-        results: &mut Results,
-    ) {
-        let (updates, sets) = match replies {
-            Ok(Replies { updates, sets }) => (Ok(updates), sets),
-            Err(error) => (Err(error.clone()), self.sets.iter().map(|_| Err(error.clone())).collect()),
-        };
-        complete_changes(&self.changes, moves, updates, results);
+    fn complete(self, executor: &ScriptExecutor, replies: Result<Replies, BackendError>, results: &mut Results) {
+        let Replies { claims, sets } = replies.unwrap_or_else(|error| Replies {
+            claims: vec![Err(error.clone()); self.changes.len()],
+            sets: vec![Err(error); self.sets.len()],
+        });
+        for (changed, claim) in self.changes.into_iter().zip(claims) {
+            changed.complete(claim, results);
+        }
         for (charged, reply) in self.sets.into_iter().zip(sets) {
             charged.complete(executor, reply, results);
+        }
+    }
+}
+
+impl Changed {
+    /// Updates the receipt's claim, and counts a counter that was forgotten.
+    fn complete(self, claim: Result<Claim, BackendError>, results: &mut Results) {
+        if let Some(moving) = &self.moving {
+            self.change.update(&moving.receipt, claim.as_ref().ok());
+        }
+        let result = &mut results[self.result];
+        match claim {
+            Err(error) => *result = Some(Err(error)),
+            Ok(claim) => {
+                if let Ok(Completion::Changed(count)) = result.get_or_insert(Ok(Completion::Changed(0))) {
+                    *count += self.change.forgotten(&claim);
+                }
+            }
         }
     }
 }
@@ -213,40 +221,5 @@ impl Charged {
                 Completion::Charged(outcome, guard)
             }));
         }
-    }
-}
-
-/// Updates the claims of receipts by what became of changes, sets the results of those
-/// that failed, and counts the counters that were forgotten.
-fn complete_changes(
-    changes: &[Changed],
-    moves: &[ClaimMove],
-    updates: Result<Vec<ClaimUpdate>, BackendError>,
-    results: &mut Results,
-) {
-    for (index, Changed { change, result, .. }) in changes.iter().enumerate() {
-        let error = match &updates {
-            Ok(updates) if updates[index].is_done() => {
-                if let Ok(Completion::Changed(count)) = results[*result].get_or_insert(Ok(Completion::Changed(0))) {
-                    *count += change.forgotten(&updates[index]);
-                }
-                continue;
-            }
-            Ok(_) => decode::foreign_key(Some(&change.charge.key)),
-            Err(error) => error.clone(),
-        };
-        results[*result] = Some(Err(error));
-    }
-    let mut start = 0;
-    for own in changes.chunk_by(|one, other| one.owner == other.owner) {
-        let end = start + own.len();
-        if let Some(owner) = own[0].owner {
-            match &updates {
-                Ok(updates) => ClaimUpdate::apply(&updates[start..end], &moves[owner].receipt),
-                // Without a reply they are forfeited: where they are is unknown.
-                Err(_) => ClaimUpdate::forfeit(&moves[owner].receipt),
-            }
-        }
-        start = end;
     }
 }

@@ -5,6 +5,7 @@
 //! Invariant: at most one round trip for a decision in one hash slot.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc, Weak,
         atomic::{AtomicU64, Ordering},
@@ -112,22 +113,15 @@ impl Dispatcher {
     }
 
     /// Sends operations that no caller waits for, those of one lane together.
-    pub(super) fn push_all(&self, mut operations: Vec<(usize, Operation)>) {
-        operations.sort_by_key(|(lane, _)| *lane);
-        let mut operations = operations.into_iter().peekable();
-        while let Some((lane, first)) = operations.next() {
-            let mut own = vec![first];
-            while let Some((_, next)) = operations.next_if(|(other, _)| *other == lane) {
-                own.push(next);
-            }
-            self.lanes.all[lane].push_all(own);
-        }
+    pub(super) fn push_all(&self, operations: impl Iterator<Item = (usize, Operation)>) {
+        let mut by_lane = BTreeMap::<_, Vec<_>>::new();
+        operations.for_each(|(lane, operation)| by_lane.entry(lane).or_default().push(operation));
+        by_lane.into_iter().for_each(|(lane, own)| self.lanes.all[lane].push_all(own));
     }
 
     /// Sends operations, and waits until they are done or have failed.
-    pub(super) async fn submit_all(&self, operations: Vec<(usize, Operation)>) {
-        let done = operations.into_iter().map(|(lane, operation)| self.lanes.all[lane].submit(operation, None));
-        join_all(done).await;
+    pub(super) async fn submit_all(&self, operations: impl Iterator<Item = (usize, Operation)>) {
+        join_all(operations.map(|(lane, operation)| self.lanes.all[lane].submit(operation, None))).await;
     }
 
     /// The first of so many consecutive ids.

@@ -82,8 +82,7 @@ fn push(lane: &Weak<Lane<ScriptExecutor>>, changes: Vec<Change>) {
 /// Changes of receipts whose claims another change is moving: where a claim is, only the
 /// reply to that tells. They are queued again once it has ended, and hold no call until
 /// then.
-#[derive(Default)]
-pub(super) struct ParkedChanges(Mutex<Vec<(Weak<Lane<ScriptExecutor>>, Operation)>>);
+type ParkedChanges = Mutex<Vec<(Weak<Lane<ScriptExecutor>>, Operation)>>;
 
 /// A change that is moving the claims of a receipt. Dropping it ends that, with or without
 /// a reply, and queues what was parked.
@@ -93,30 +92,10 @@ pub(super) struct ClaimMove {
     parked: Arc<ParkedChanges>,
 }
 
-impl ParkedChanges {
-    /// Starts to move the claims of a receipt for an operation. Parks that, and returns
-    /// `None`, if they are moving already.
-    fn start_moving(
-        self: &Arc<Self>,
-        lane: &Weak<Lane<ScriptExecutor>>,
-        receipt: Receipt,
-        (op, now): (ReceiptOp, Timestamp),
-    ) -> Option<ClaimMove> {
-        // Locked, so that a change that ends meanwhile finds what is parked.
-        let mut parked = lock(&self.0);
-        let moving = receipt.start_moving();
-        if moving.is_none() {
-            parked.push((lane.clone(), Operation::ChangeReceipt { receipt, op, now }));
-            return None;
-        }
-        Some(ClaimMove { receipt, moving, parked: Arc::clone(self) })
-    }
-}
-
 impl Drop for ClaimMove {
     fn drop(&mut self) {
         self.moving = None;
-        let parked = std::mem::take(&mut *lock(&self.parked.0));
+        let parked = std::mem::take(&mut *lock(&self.parked));
         for (lane, operation) in parked {
             if let Some(lane) = lane.upgrade() {
                 lane.push(operation);
@@ -135,7 +114,7 @@ pub(super) struct ScriptExecutor {
     pub(super) instance: u64,
     pub(super) leases: Leases,
     pub(super) pools: Arc<Pools>,
-    pub(super) parked: Arc<ParkedChanges>,
+    parked: Arc<ParkedChanges>,
     /// The lane itself, for operations that follow.
     pub(super) lane: Weak<Lane<Self>>,
 }
@@ -151,10 +130,15 @@ impl ScriptExecutor {
         if !op.moves_claims() {
             return (Change::of_receipt(&self.context, &receipt, op, now), None);
         }
-        let Some(moving) = self.parked.start_moving(&self.lane, receipt, (op, now)) else { return (Vec::new(), None) };
-        let changes = Change::of_receipt(&self.context, &moving.receipt, op, now);
-        let has_changes = !changes.is_empty();
-        (changes, has_changes.then_some(moving))
+        // Locked, so that a change that ends meanwhile finds what is parked.
+        let mut parked = lock(&self.parked);
+        let Some(moving) = receipt.start_moving() else {
+            parked.push((self.lane.clone(), Operation::ChangeReceipt { receipt, op, now }));
+            return (Vec::new(), None);
+        };
+        drop(parked);
+        let changes = Change::of_receipt(&self.context, &receipt, op, now);
+        (changes, Some(ClaimMove { receipt, moving: Some(moving), parked: Arc::clone(&self.parked) }))
     }
 
     /// The guard over what an admission holds: units in flight, and its

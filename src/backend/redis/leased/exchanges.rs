@@ -124,7 +124,7 @@ impl Levels {
             set.request_id = self.dispatcher.request_ids(set.lease.as_ref().map_or(0, LeaseAsk::units));
             (lane, Operation::Charge(set))
         };
-        self.dispatcher.push_all(self.changes(surplus, now).chain(sets.map(exchange)).collect());
+        self.dispatcher.push_all(self.changes(surplus, now).chain(sets.map(exchange)));
         if !surplus.is_empty() {
             self.dispatcher.rejections.clear();
         }
@@ -140,7 +140,7 @@ impl Levels {
     async fn submit(&self, now: Timestamp) {
         let surplus = self.pools.kept_surplus();
         if !surplus.is_empty() {
-            self.dispatcher.submit_all(self.changes(&surplus, now).collect()).await;
+            self.dispatcher.submit_all(self.changes(&surplus, now)).await;
             self.dispatcher.rejections.clear();
         }
     }

@@ -4,8 +4,6 @@
 //! Invariant: a claim never refunds more than is left of it. What is sent as a
 //! refund is subtracted from the receipt first, whatever becomes of the call.
 
-use std::cmp::Ordering;
-
 use super::{
     charge_set::{ChargeSet, TierCharge},
     definition::{Definition, Kind, PlanContext},
@@ -200,19 +198,36 @@ impl Change {
         set.tiers.iter().zip(&outcome.tiers).filter(|(tier, _)| tier.definition.cost > 0).map(undo).collect()
     }
 
-    /// How many counters it has forgotten.
-    pub(crate) fn forgotten(&self, update: &ClaimUpdate) -> u64 {
-        if self.op == ChangeOp::Forget { update.claim.units } else { 0 }
+    /// How many counters it has forgotten, after which the claim is this.
+    pub(crate) fn forgotten(&self, claim: &Claim) -> u64 {
+        if self.op == ChangeOp::Forget { claim.units } else { 0 }
     }
 
-    pub(crate) fn is_refund(&self) -> bool {
-        self.op == ChangeOp::Refund
+    /// Where the claim ends that it refunds.
+    pub(crate) fn refunded_until(&self) -> Option<u64> {
+        (self.op == ChangeOp::Refund).then_some(self.claim.until)
     }
 
-    /// The order in which several are refunded: the latest reservation first,
-    /// since one that others have built upon is not refunded.
-    pub(crate) fn refund_order(&self, other: &Self) -> Ordering {
-        other.claim.until.cmp(&self.claim.until)
+    /// Where the claim is after the change, as `decide.lua` replied.
+    pub(crate) fn claim_after(&self, [left, at, until, mark]: [u64; 4]) -> Claim {
+        let before = if self.op == ChangeOp::AddDebt { 0 } else { self.claim.before };
+        StoredClaim { left, at, until, mark, before }.claim(&self.charge.definition)
+    }
+
+    /// Updates the claim of the receipt, or forfeits what is left of it: without a reply,
+    /// where it is is unknown.
+    pub(crate) fn update(&self, receipt: &Receipt, claim: Option<&Claim>) {
+        let mut index = 0;
+        receipt.for_each(|_, tier, owned| {
+            match claim {
+                _ if index != self.tier => {}
+                Some(claim) if self.op == ChangeOp::AddDebt => owned.claim = *claim,
+                Some(claim) => owned.claim = Claim { units: owned.claim.units, ..*claim },
+                None if !tier.is_in_flight() => owned.claim.units = 0,
+                None => {}
+            }
+            index += 1;
+        });
     }
 
     /// The numbers that `decide.lua` reads after operation, counter, definition
@@ -225,51 +240,5 @@ impl Change {
             _ => self.charge.definition.time_for(left).micros,
         };
         [self.units, micros, parts, left, alone, at, until, mark, self.charge.request_id]
-    }
-}
-
-/// Where a claim is after a change.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ClaimUpdate {
-    tier: usize,
-    is_debt: bool,
-    /// Whether the change was made: the counter is one of this version.
-    done: bool,
-    claim: Claim,
-}
-
-impl ClaimUpdate {
-    /// What `decide.lua` replied.
-    pub(crate) fn new(change: &Change, done: bool, [left, at, until, mark]: [u64; 4]) -> Self {
-        let is_debt = change.op == ChangeOp::AddDebt;
-        let before = if is_debt { 0 } else { change.claim.before };
-        let claim = StoredClaim { left, at, until, mark, before }.claim(&change.charge.definition);
-        Self { tier: change.tier, is_debt, done, claim }
-    }
-
-    /// Whether the change was made: the key is no foreign one.
-    pub(crate) fn is_done(&self) -> bool {
-        self.done
-    }
-
-    /// Updates the claims of the receipt.
-    pub(crate) fn apply(all: &[Self], receipt: &Receipt) {
-        let mut index = 0;
-        receipt.for_each(|_, _, owned| {
-            if let Some(update) = all.iter().find(|update| update.tier == index && update.done) {
-                let units = if update.is_debt { update.claim.units } else { owned.claim.units };
-                owned.claim = Claim { units, ..update.claim };
-            }
-            index += 1;
-        });
-    }
-
-    /// Forfeits what is left of a receipt: where its claims are is unknown.
-    pub(crate) fn forfeit(receipt: &Receipt) {
-        receipt.for_each(|_, tier, owned| {
-            if !tier.is_in_flight() {
-                owned.claim.units = 0;
-            }
-        });
     }
 }

@@ -11,7 +11,7 @@ mod fixed_point;
 mod key;
 
 pub(crate) use self::{
-    change::{Change, ChangeOp, ClaimUpdate, CounterCharge, ReceiptOp},
+    change::{Change, ChangeOp, CounterCharge, ReceiptOp},
     charge_set::{AskGuard, ChargeIndex, ChargeSet, LEASE, LeaseAsk, TierCharge},
     definition::{Definition, Kind, PlanContext},
     fixed_point::{Span, micros},

@@ -8,10 +8,10 @@ use smallvec::SmallVec;
 
 use super::scripts::Call;
 use crate::{
-    algorithm::QuotaStatus,
+    algorithm::{Claim, QuotaStatus},
     backend::{
         Outcome, OutcomeKind, TierState, TierStates,
-        redis::plan::{Change, ChargeSet, ClaimUpdate, Definition, Kind, Span},
+        redis::plan::{Change, ChargeSet, Definition, Kind, Span},
     },
     error::{BackendError, BackendErrorKind},
 };
@@ -20,7 +20,7 @@ use crate::{
 /// about each charge set.
 #[derive(Debug)]
 pub(crate) struct Replies {
-    pub(crate) updates: Vec<ClaimUpdate>,
+    pub(crate) claims: Vec<Result<Claim, BackendError>>,
     pub(crate) sets: Vec<Result<ChargeReply, BackendError>>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn replies<'s>(
 ) -> Result<Replies, BackendError> {
     let mut reader = Reader::new(bytes)?;
     let now = reader.unsigned()?;
-    let updates = changes.map(|change| reader.update(change)).collect::<Result<_, _>>()?;
+    let claims = changes.map(|change| reader.claim(change)).collect::<Result<_, _>>()?;
     let sets = sets.map(|set| {
         let admitted = reader.signed()?;
         if admitted < 0 {
@@ -48,7 +48,7 @@ pub(crate) fn replies<'s>(
         Ok(Ok(ChargeReply { now, admitted: admitted.unsigned_abs(), when, delaying, tiers }))
     });
     let sets = sets.collect::<Result<_, BackendError>>()?;
-    Ok(Replies { updates, sets })
+    Ok(Replies { claims, sets })
 }
 
 /// Reads a MessagePack array of integers.
@@ -60,10 +60,11 @@ impl<'a> Reader<'a> {
         Ok(Self(bytes))
     }
 
-    fn update(&mut self, change: &Change) -> Result<ClaimUpdate, BackendError> {
-        let done = self.unsigned()? == 1;
+    /// Where the claim is after a change, if that was made.
+    fn claim(&mut self, change: &Change) -> Result<Result<Claim, BackendError>, BackendError> {
+        let is_done = self.unsigned()? == 1;
         let numbers = [self.unsigned()?, self.unsigned()?, self.unsigned()?, self.unsigned()?];
-        Ok(ClaimUpdate::new(change, done, numbers))
+        Ok(if is_done { Ok(change.claim_after(numbers)) } else { Err(foreign_key(Some(&change.charge.key))) })
     }
 
     fn signed(&mut self) -> Result<i64, BackendError> {

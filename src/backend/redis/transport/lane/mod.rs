@@ -118,7 +118,7 @@ impl<E: Executor> Lane<E> {
     /// Sends an item that no caller waits for, before all that is submitted
     /// after it.
     pub(crate) fn push(self: &Arc<Self>, item: E::Item) {
-        self.enqueue(|queue| queue.push(item));
+        self.push_all(vec![item]);
     }
 
     /// Sends several items as [`Self::push`] does, in one call if none is running.
