@@ -90,7 +90,9 @@ impl LastReply {
     pub(super) fn refunds(&self, units: u64, now: Option<u64>) -> impl Iterator<Item = Change> {
         let mut set = self.charge_set(now);
         set.tiers.iter_mut().for_each(|tier| tier.definition = tier.definition.repeated(units));
-        Change::undo(&set, &self.admit(0, self.statuses(0, 0).collect()), 0).into_iter().filter(|change| change.refunded_until().is_some())
+        Change::undo(&set, &self.admit(0, self.statuses(0, 0).collect()), 0)
+            .into_iter()
+            .filter(|change| change.refunded_until().is_some())
     }
 
     /// The end of the window that the units were charged in, on the store's clock.

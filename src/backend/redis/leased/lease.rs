@@ -150,6 +150,11 @@ impl Lease {
     /// Adds units that expire last. Of three generations, those two become one that lose
     /// less by it: it expires with the first of them.
     fn append(&mut self, count: u32, expires: u64) {
+        if expires <= self.expires {
+            // They were asked for earlier in the same window, as far as their reply tells.
+            (self.units, self.expires) = (self.units.saturating_add(count), expires);
+            return;
+        }
         let lost = |units: u32, until: u64, from: u64| u128::from(units) * u128::from(until.saturating_sub(from));
         let lost_by_next = lost(self.next_units, self.next_expires, self.expires);
         if self.next_units > 0 && lost_by_next < lost(count, expires, self.next_expires) {
@@ -171,12 +176,6 @@ impl Lease {
             if self.units > 0 && now >= self.expires {
                 surplus = self.give_back(u64::MAX, now).map(|later| later.with(surplus));
             }
-        } else if u64::from(self.units) < cost && self.next_units > 0 && now >= self.next_expires {
-            // They were asked for earlier, and their reply was late.
-            let valid = (self.units, self.expires);
-            (self.units, self.expires) = (mem::take(&mut self.next_units), self.next_expires);
-            surplus = self.give_back(u64::MAX, now);
-            (self.units, self.expires) = valid;
         } else if u64::from(self.units) < cost && self.next_units > 0 {
             self.expires = if self.units == 0 { self.next_expires } else { self.expires.min(self.next_expires) };
             self.units = self.units.saturating_add(mem::take(&mut self.next_units));

@@ -187,28 +187,27 @@ impl Dry {
         first: Decide,
         again: Decide,
     ) -> Result<Outcome, BackendError> {
-        let deadline = &self.levels.dispatcher.link.deadline;
-        let end = deadline.end();
-        let decided = async {
-            if let Some(outcome) = self.take_when_there(exchange).await {
-                return Ok(outcome);
-            }
-            self.settle().await;
-            wait_for(first).await
-        };
-        let outcome = deadline.until(end, decided).await.unwrap_or_else(|| Err(late()))?;
-        if outcome.is_admitted() || !self.levels.pools.may_admit(&self.related) {
-            return Ok(outcome);
-        }
-        let again = async {
-            for exchange in self.levels.pools.under_way(Some(&self.related)) {
-                exchange.ended().await;
-            }
-            self.settle().await;
-            wait_for(again).await
-        };
         // A rejection that came in time stands.
-        deadline.until(end, again).await.unwrap_or(Ok(outcome))
+        let mut outcome = Err(late());
+        let decided = async {
+            if let Some(taken) = self.take_when_there(exchange).await {
+                outcome = Ok(taken);
+                return;
+            }
+            for (acquire, is_last) in [(first, false), (again, true)] {
+                self.settle().await;
+                outcome = wait_for(acquire).await;
+                let is_rejected = outcome.as_ref().is_ok_and(|outcome| !outcome.is_admitted());
+                if is_last || !is_rejected || !self.levels.pools.may_admit(&self.related) {
+                    return;
+                }
+                for exchange in self.levels.pools.under_way(Some(&self.related)) {
+                    exchange.ended().await;
+                }
+            }
+        };
+        let _ = self.levels.dispatcher.link.deadline.within(decided).await;
+        outcome
     }
 
     /// Waits for exchanges until one has brought its units. `None` if one brought nothing,

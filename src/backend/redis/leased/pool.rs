@@ -12,7 +12,7 @@
 //! received, whether the reply that it recorded last was lost.
 
 use std::sync::{
-    Arc,
+    Arc, OnceLock,
     atomic::{AtomicU64, Ordering},
 };
 
@@ -336,9 +336,6 @@ impl Evictable for Pool {
     }
 }
 
-/// What an exchange has brought as long as it has no reply.
-const NO_REPLY: u64 = u64::MAX;
-
 /// An exchange that is under way, or one that has ended without a reply.
 #[derive(Debug)]
 pub(super) struct Exchange {
@@ -346,17 +343,23 @@ pub(super) struct Exchange {
     pub(super) version: u64,
     /// The last one of the pool whose reply was received.
     pub(super) known: u64,
-    /// The units of the requests that wait for it, and those that it has brought.
+    /// The units of the requests that wait for it.
     waiting: AtomicU64,
-    brought: AtomicU64,
+    /// Those that it has brought, once it has a reply.
+    brought: OnceLock<u64>,
     /// Closed when it ends.
     under_way: Semaphore,
 }
 
 impl Exchange {
     pub(super) fn new(version: u64, known: u64, waiting: u64) -> Self {
-        let (waiting, brought) = (AtomicU64::new(waiting), AtomicU64::new(NO_REPLY));
-        Self { version, known, waiting, brought, under_way: Semaphore::new(0) }
+        Self {
+            version,
+            known,
+            waiting: AtomicU64::new(waiting),
+            brought: OnceLock::new(),
+            under_way: Semaphore::new(0),
+        }
     }
 
     pub(super) fn is_under_way(&self) -> bool {
@@ -369,20 +372,20 @@ impl Exchange {
     }
 
     pub(super) fn on_reply(&self, units: u64) {
-        self.brought.store(units.min(NO_REPLY - 1), Ordering::Release);
+        let _ = self.brought.set(units);
     }
 
     pub(super) fn has_reply(&self) -> bool {
-        self.brought.load(Ordering::Acquire) != NO_REPLY
+        self.brought.get().is_some()
     }
 
     pub(super) fn has_brought_units(&self) -> bool {
-        self.has_reply() && self.brought.load(Ordering::Acquire) > 0
+        self.brought.get().is_some_and(|units| *units > 0)
     }
 
     /// The units that requests waited for and that it did not bring.
     pub(super) fn missing(&self) -> u64 {
-        self.waiting.load(Ordering::Relaxed).saturating_sub(self.brought.load(Ordering::Acquire))
+        self.waiting.load(Ordering::Relaxed).saturating_sub(*self.brought.get().unwrap_or(&u64::MAX))
     }
 
     /// Wakes what waits for it.

@@ -81,12 +81,8 @@ impl PoolTemplate {
             in_flight: in_flight.map(|(tier, _)| (tier, Fingerprint::NONE)).collect(),
             hash_tag: if self.is_cluster { tag.to_owned() } else { String::new() },
             tiers: self.tiers.iter().map(tier).collect(),
-            max_wait: 0,
-            not_before: 0,
             now,
-            request_id: 0,
-            is_peek: false,
-            lease: None,
+            ..ChargeSet::default()
         }
     }
 

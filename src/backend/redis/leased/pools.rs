@@ -28,7 +28,7 @@ use crate::{
     backend::{
         Charge, Outcome, TierState,
         redis::{
-            plan::{AskGuard, ChargeSet, LeaseAsk},
+            plan::{ChargeSet, LeaseAsk},
             sync::lock,
             wire::decode::ChargeReply,
         },
@@ -71,8 +71,6 @@ struct UnderWay {
     key: Fingerprint,
     exchange: Arc<Exchange>,
 }
-
-impl AskGuard for UnderWay {}
 
 impl Drop for UnderWay {
     fn drop(&mut self) {

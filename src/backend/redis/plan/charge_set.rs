@@ -3,7 +3,7 @@
 //!
 //! Invariant: the store decides a charge set all or nothing.
 
-use std::{fmt, sync::Arc};
+use std::{any::Any, sync::Arc};
 
 use tokio::time::Instant;
 
@@ -31,7 +31,7 @@ impl PlanContext {
 }
 
 /// The charges of one request in one hash slot.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ChargeSet {
     pub(crate) hash_tag: String,
     pub(crate) tiers: Vec<TierCharge>,
@@ -78,7 +78,7 @@ pub(crate) struct LeaseAsk {
     pub(crate) known: u64,
     /// Tells the pool when the ask is gone, with or without a reply.
     #[expect(dead_code, reason = "its drop tells the pool")]
-    pub(crate) guard: Arc<dyn AskGuard>,
+    pub(crate) guard: Arc<dyn Any + Send + Sync>,
 }
 
 impl LeaseAsk {
@@ -102,9 +102,6 @@ impl LeaseAsk {
         LEASE.max(self.interval.saturating_mul(4))
     }
 }
-
-/// What is dropped with the last copy of an ask.
-pub(crate) trait AskGuard: fmt::Debug + Send + Sync {}
 
 /// One tier of a charge.
 #[derive(Clone, Debug)]
@@ -142,13 +139,10 @@ impl ChargeSet {
                 sets.push(Self {
                     hash_tag,
                     tiers: Vec::with_capacity(1),
-                    in_flight: Vec::new(),
                     max_wait,
-                    not_before: 0,
                     now: context.uses_limiter_time.then(|| micros(request.now.as_nanos())),
                     request_id,
-                    is_peek: false,
-                    lease: None,
+                    ..Self::default()
                 });
                 sets.len() - 1
             });

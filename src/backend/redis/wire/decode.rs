@@ -140,18 +140,10 @@ pub(crate) fn statuses<'a>(
     request_id: u64,
 ) -> impl Iterator<Item = TierState> {
     tiers.map(move |(definition, numbers)| {
-        let mut status = status_of(definition, numbers, later);
-        if definition.holds_units() {
-            status.mark = request_id;
-        }
-        status
+        let QuotaStatus { remaining, reset } = quota_status(definition, numbers, later);
+        let mark = if definition.holds_units() { request_id } else { numbers[2] };
+        TierState { remaining, reset, violated: false, shared: false, mark, ahead: 0, age: 0 }
     })
-}
-
-/// The tier's status before the `later` of the coalesced requests were charged.
-fn status_of(definition: &Definition, numbers: [u64; 3], later: u64) -> TierState {
-    let QuotaStatus { remaining, reset } = quota_status(definition, numbers, later);
-    TierState { remaining, reset, violated: false, shared: false, mark: numbers[2], ahead: 0, age: 0 }
 }
 
 /// What was left of a tier then.

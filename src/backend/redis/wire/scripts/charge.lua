@@ -17,61 +17,6 @@ local function open(i, d, set)
   return s
 end
 
--- How many of `n` requests conform now; nil if only `earliest` can say.
-local function fits(s, d, n)
-  local kind, cost = s.kind, d.cost
-  if never(d) then return 0 end
-  if kind == BUCKET then
-    local _, _, limit = found(s, d)
-    local q, r = arrival(s, d)
-    if q < now then q, r = now, 0 end
-    if q + (d.q + 1) * n > MOST then
-      if n == 1 then return 0 end
-      n = 1
-    end
-    if limit ~= d.limit and s[2] >= now then return nil end
-    local left_q, left_r = d.slack_q - (q - now), d.slack_r - r
-    if left_r < 0 then left_q, left_r = left_q - 1, left_r + d.units end
-    if left_q < 0 then return 0 end
-    if n == 1 or cost == 0 then return n end
-    -- The first needs only what is left; each other one its cost in full.
-    local more = min(n - 1, floor((left_q + left_r / d.units) / (d.q + d.r / d.units)))
-    local function passes(count)
-      local used_q, used_r = add(0, 0, d.q, d.r, d.units, count)
-      return used_q < left_q or used_q == left_q and used_r <= left_r
-    end
-    while more > 0 and not passes(more) do more = more - 1 end
-    while more < n - 1 and passes(more + 1) do more = more + 1 end
-    return more + 1
-  end
-  local free
-  if kind == SLIDING then
-    if now < s[2] - 2 * d.window then return 0 end
-    local _, left = standing(s, d)
-    free = left
-    if cost == 0 then
-      -- A cost of zero conforms if at most the limit is used.
-      return nil
-    end
-  elseif kind == LOG then
-    if s[4] > now then return 0 end
-    if cost == 0 then return nil end
-    free = d.limit - s[2]
-  elseif kind == FLIGHT then
-    if cost == 0 then return n end
-    free = d.limit - s[2]
-  elseif now >= s[2] then
-    free = d.limit
-  elseif now < window_start(d, s[2]) then
-    return 0
-  else
-    if cost == 0 then return nil end
-    free = d.limit - s[3]
-  end
-  if free < cost then return 0 end
-  return cost == 0 and n or min(n, floor(free / cost))
-end
-
 -- When enough entries of a log have expired.
 local function log_earliest(s, d)
   local excess, at = s[2] + d.cost - d.limit, max(now, s[4])
@@ -136,6 +81,29 @@ local function earliest(s, d)
   if now >= s[2] then return now end
   local at = s[3] + cost <= d.limit and max(now, window_start(d, s[2])) or s[2]
   return at < MOST - d.window and at or nil
+end
+
+-- How many of `n` requests conform now, where one does.
+local function fits(s, d, n)
+  if n <= 1 or d.cost == 0 then return n end
+  if s.kind ~= BUCKET then
+    local _, left = standing(s, d)
+    return min(n, floor(left / d.cost))
+  end
+  local q, r = max(s[2], now), s[2] < now and 0 or s[3]
+  -- A bucket that was written under another limit is converted by its first charge; the
+  -- other requests are decided after it.
+  if s[4] ~= d.limit or q + (d.q + 1) * n > MOST then return 1 end
+  local left_q, left_r = subtract(d.slack_q, d.slack_r, q - now, r, d.units)
+  -- The first needs only what is left; each other one its cost in full.
+  local more = min(n - 1, floor((left_q + left_r / d.units) / (d.q + d.r / d.units)))
+  local function passes(count)
+    local used_q, used_r = add(0, 0, d.q, d.r, d.units, count)
+    return used_q < left_q or used_q == left_q and used_r <= left_r
+  end
+  while more > 0 and not passes(more) do more = more - 1 end
+  while more < n - 1 and passes(more + 1) do more = more + 1 end
+  return more + 1
 end
 
 local function commit(i, s, d, at, times, request)
@@ -250,39 +218,29 @@ end
 
 -- Decides one charge set. Its tiers start at the cursor, with three numbers each.
 local function decide(n, max_wait, not_before, request, tiers)
-  local first = cursor
-  local k, waits = n, false
+  local first, waits = cursor, false
   for t = 0, tiers - 1 do
     local i, d, set = input[first + 3 * t], DEFS[input[first + 3 * t + 1]], input[first + 3 * t + 2]
-    local s = open(i, d, set)
-    if not s then return end
+    if not open(i, d, set) then return end
     if smooth(d) and min(d.longest, max_wait) > 0 then waits = true end
-    local fitting = fits(s, d, n)
-    if fitting == nil then fitting = earliest(s, d) == now and n or 0 end
-    if fitting < k then k = fitting end
   end
-  if n > 1 and k > 1 then
-    -- A bucket that was written under another limit is converted by its first
-    -- charge; the other requests are decided after it.
+  local times, known, never_fits, full = when_all(first, tiers, now + not_before)
+  local at = full and UNKNOWN or known
+  if n > 0 and at == now and not never_fits and not waits then
+    local k = n
     for t = 0, tiers - 1 do
-      local s, d = states[input[first + 3 * t]], DEFS[input[first + 3 * t + 1]]
-      if s.kind == BUCKET and s[4] ~= d.limit then k = 1 end
+      k = min(k, fits(states[input[first + 3 * t]], DEFS[input[first + 3 * t + 1]], n))
     end
-  end
-  if k > 0 and not waits and not_before == 0 then
     commit_all(first, tiers, now, k, request)
     if k < n then
-      local rest = n - k
       local before = #out
-      decide(rest, max_wait, not_before, request, tiers)
+      decide(n - k, max_wait, not_before, request, tiers)
       -- The rest was decided on its own; the reply has the sum.
       out[before + 1] = out[before + 1] + k
       return
     end
     say(k) say(0) say(0)
   else
-    local times, known, never_fits, full = when_all(first, tiers, now + not_before)
-    local at = full and UNKNOWN or known
     local function may_wait(time)
       if time - now > max_wait then return false end
       for t = 0, tiers - 1 do

@@ -48,24 +48,19 @@ function lease_next()
   local again = min(waiting, lost)
   waiting, ahead = waiting - again, max(0, ahead - (lost - again))
 
-  local left, share, instances, is_old, ends = UNKNOWN, UNKNOWN, 1, false, MOST
+  local left, share, instances, ends = UNKNOWN, UNKNOWN, 1, MOST
   for t = 0, tiers - 1 do
     local i, d, set = input[first + 3 * t], DEFS[input[first + 3 * t + 1]], input[first + 3 * t + 2]
     local s = open(i, d, set)
     if not s then return end
     local asking = instances_of(KEYS[counters + input[fleet + t]], lately)
-    local fitting = fits(s, d, (waiting + ahead) * asking)
-    if fitting == nil then fitting = earliest(s, d) == now and 1 or 0 end
-    -- A bucket that was written under another limit is converted by its first
-    -- charge.
-    if s.kind == BUCKET and s[4] ~= d.limit then is_old = true end
+    local fitting = earliest(s, d) == now and fits(s, d, (waiting + ahead) * asking) or 0
     left, share, instances = min(left, fitting), min(share, floor(fitting / asking)), max(instances, asking)
   end
   local served = min(waiting, left)
   local k = served + min(ahead, left - served, max(share - served, 0))
   -- At least one unit, while there is one.
   if k == 0 then k = min(waiting + ahead, left, 1) end
-  if is_old then k = min(k, 1) end
   if k > 0 then commit_all(first, tiers, now, k, request + again) end
   -- Also where it has leased nothing: an earlier ask may arrive later.
   if record and not is_late then

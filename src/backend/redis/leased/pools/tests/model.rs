@@ -15,7 +15,7 @@ use super::super::super::{
 };
 use crate::{
     backend::redis::{
-        plan::{AskGuard, ChargeSet, LeaseAsk},
+        plan::{ChargeSet, LeaseAsk},
         tests::{MILLISECOND, context, policy, request},
         wire::decode::ChargeReply,
     },
@@ -31,8 +31,6 @@ pub(super) const INSTANCES: usize = 3;
 
 #[derive(Debug)]
 pub(super) struct NoGuard;
-
-impl AskGuard for NoGuard {}
 
 /// One request of the rule, as a charge set.
 pub(super) fn charge_set(algorithm: Algorithm) -> ChargeSet {
