@@ -29,8 +29,8 @@ for _, key in ipairs(redis.call('KEYS', 'rl:*')) do
     local value = redis.call('GET', key)
     local format = '<B' .. string.rep('d', (#value - 1) / 8)
     local fields = { struct.unpack(format, value) }
-    -- The time at which the key expires, and those of each kind of counter.
-    local times = { [17] = { 2, 3, 7 }, [18] = { 2, 3 }, [19] = { 2, 3 }, [20] = { 2, 5, 7 }, [21] = { 2 } }
+    -- The times of each kind of counter.
+    local times = { [17] = { 2, 6 }, [18] = { 2 }, [19] = { 2 }, [20] = { 4, 6 }, [21] = {} }
     for _, index in ipairs(times[fields[1]]) do
       if index <= (#value - 1) / 8 + 1 then fields[index] = fields[index] + by end
     end

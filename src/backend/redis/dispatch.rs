@@ -23,7 +23,7 @@ use super::{
     leased::pools::Pools,
     plan::{Change, ChargeSet, PlanContext, ReceiptOp},
     rejection_cache::{CachedRejection, RejectionCache},
-    transport::link::Link,
+    transport::{link::Link, task_runtime::late},
 };
 use crate::{
     backend::{Charge, Decide, Outcome, OutcomeKind, Receipt, Request, Settlement},
@@ -79,21 +79,6 @@ impl Dispatcher {
         dispatcher
     }
 
-    pub(super) fn acquire(self: &Arc<Self>, request: &Request<'_>) -> Decide {
-        self.ask(request, Asking::Now)
-    }
-
-    /// Decides a request once the future is polled, and not by what was decided
-    /// before.
-    pub(super) fn acquire_later(self: &Arc<Self>, request: &Request<'_>) -> Decide {
-        self.ask(request, Asking::Later)
-    }
-
-    /// Asks without charging anything. Neither coalesced nor cached.
-    pub(super) fn peek(self: &Arc<Self>, request: &Request<'_>) -> Decide {
-        self.ask(&Request { max_wait: Duration::ZERO, ..*request }, Asking::Peek)
-    }
-
     /// Whether a rejection of the request is cached.
     pub(super) fn is_rejected(&self, request: &Request<'_>) -> bool {
         let is_cached = |key| self.rejections.get(key, request.now.as_nanos()).is_some();
@@ -129,7 +114,7 @@ impl Dispatcher {
         self.next_request_id.fetch_add(count, Ordering::Relaxed)
     }
 
-    fn ask(self: &Arc<Self>, request: &Request<'_>, asking: Asking) -> Decide {
+    pub(super) fn ask(self: &Arc<Self>, request: &Request<'_>, asking: Asking) -> Decide {
         if let Some(error) = self.link.rejection() {
             return Decide::Now(Err(error));
         }
@@ -165,7 +150,8 @@ impl Dispatcher {
             return Decide::Later(Box::pin(async move { caller.outcome(completion.await) }));
         }
         let (lanes, link) = (Arc::clone(&self.lanes), Arc::clone(&self.link));
-        Decide::Later(Box::pin(async move { link.deadline.decide(charge_all(lanes, sets, indexes, now)).await }))
+        let charged = async move { link.deadline.within(charge_all(lanes, sets, indexes, now)).await };
+        Decide::Later(Box::pin(async move { charged.await.unwrap_or_else(|| Err(late())) }))
     }
 
     /// Forgets what these charges have used, in every hash slot. Returns how many counters
@@ -225,11 +211,12 @@ impl Dispatcher {
 
 /// How a request is asked.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Asking {
+pub(super) enum Asking {
     /// It may be decided by what is cached, or together with a queued one.
     Now,
     /// Once the future is polled, and not by what was decided before.
     Later,
+    /// Without charging anything. Neither coalesced nor cached.
     Peek,
 }
 

@@ -14,7 +14,6 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use super::{lease::ReturnedUnits, level::Levels, pool_key::PoolKey};
 use crate::{
     backend::redis::{
-        dispatch::Dispatcher,
         executor::Operation,
         plan::{ChargeSet, LEASE, LeaseAsk, micros},
         sync::lock,
@@ -34,13 +33,11 @@ const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 const JOINS: u64 = 8;
 
 impl Levels {
-    /// Decides with this dispatcher, and gives back what is not used.
-    pub(crate) fn start(dispatcher: Arc<Dispatcher>) -> Arc<Self> {
-        let levels = Arc::new(Self::new(dispatcher));
-        if !levels.dispatcher.uses_limiter_time() {
-            levels.dispatcher.link.runtime.keep(sweep(Arc::downgrade(&levels)));
+    /// Gives back what is not used, from now on.
+    pub(super) fn keep_sweeping(self: &Arc<Self>) {
+        if !self.dispatcher.uses_limiter_time() {
+            self.dispatcher.link.runtime.keep(sweep(Arc::downgrade(self)));
         }
-        levels
     }
 
     /// Sends the exchange of a key that is dry. If others have not joined one lately, they
@@ -103,28 +100,19 @@ impl Levels {
         if self.dispatcher.link.rejection().is_some() { Vec::new() } else { self.pools.want_more(None) }
     }
 
-    /// Sends exchanges, and before them what is kept to be given back.
-    fn send_all(&self, now: Timestamp, sets: impl Iterator<Item = (usize, ChargeSet)>) {
-        self.push(&self.pools.kept_surplus(), now, sets);
-    }
-
     /// Gives back what is kept for it: the store is about to decide.
     pub(super) fn flush(&self, now: Timestamp) {
         self.send_all(now, std::iter::empty());
     }
 
-    /// Gives units back, and sends exchanges.
-    pub(super) fn push(
-        &self,
-        surplus: &[ReturnedUnits],
-        now: Timestamp,
-        sets: impl Iterator<Item = (usize, ChargeSet)>,
-    ) {
+    /// Sends exchanges, and before them what is kept to be given back.
+    fn send_all(&self, now: Timestamp, sets: impl Iterator<Item = (usize, ChargeSet)>) {
+        let surplus = self.pools.kept_surplus();
         let exchange = |(lane, mut set): (usize, ChargeSet)| {
             set.request_id = self.dispatcher.request_ids(set.lease.as_ref().map_or(0, LeaseAsk::units));
             (lane, Operation::Charge(set))
         };
-        self.dispatcher.push_all(self.changes(surplus, now).chain(sets.map(exchange)));
+        self.dispatcher.push_all(self.changes(&surplus, now).chain(sets.map(exchange)));
         if !surplus.is_empty() {
             self.dispatcher.rejections.clear();
         }

@@ -26,7 +26,11 @@ use super::{
 use crate::{
     backend::{
         Charge, Decide, Outcome, Request, TierState,
-        redis::{dispatch::Dispatcher, plan::ChargeSet, transport::task_runtime::late},
+        redis::{
+            dispatch::{Asking, Dispatcher},
+            plan::ChargeSet,
+            transport::task_runtime::late,
+        },
     },
     error::BackendError,
     policy::charge::Charges,
@@ -61,10 +65,13 @@ struct Dry {
 }
 
 impl Levels {
-    pub(super) fn new(dispatcher: Arc<Dispatcher>) -> Self {
+    /// Decides with this dispatcher, and gives back what is not used.
+    pub(crate) fn start(dispatcher: Arc<Dispatcher>) -> Arc<Self> {
         let origin = Instant::now();
         let schedule = Mutex::new(Schedule { due: None, joined: origin });
-        Self { pools: Arc::clone(&dispatcher.pools), dispatcher, schedule, origin }
+        let levels = Arc::new(Self { pools: Arc::clone(&dispatcher.pools), dispatcher, schedule, origin });
+        levels.keep_sweeping();
+        levels
     }
 
     pub(crate) fn decide(self: &Arc<Self>, request: &Request<'_>) -> Decide {
@@ -77,7 +84,7 @@ impl Levels {
         }
         match request.charges.iter().any(is_leased) {
             true => self.decide_dry(request, pool),
-            false => self.dispatcher.acquire(request),
+            false => self.dispatcher.ask(request, Asking::Now),
         }
     }
 
@@ -107,20 +114,20 @@ impl Levels {
         let related = self.pools.related(pool.map(|(pool, _)| pool), request.charges);
         let may_admit = self.pools.may_admit(&related);
         if !may_admit && self.dispatcher.is_rejected(request) {
-            return self.dispatcher.acquire(request);
+            return self.dispatcher.ask(request, Asking::Now);
         }
         let begun = pool.map_or(Begun::Decide, |(pool, units)| self.pools.want(pool, (units, units), now));
         if let Begun::Decide = begun
             && !may_admit
         {
-            return self.dispatcher.acquire(request);
+            return self.dispatcher.ask(request, Asking::Now);
         }
-        let first = match self.dispatcher.acquire_later(request) {
+        let first = match self.dispatcher.ask(request, Asking::Later) {
             Decide::Now(result) => return Decide::Now(result),
             later => later,
         };
         // Nothing of it is sent before it is polled.
-        let again = self.dispatcher.acquire_later(request);
+        let again = self.dispatcher.ask(request, Asking::Later);
         let own = pool.and_then(|(pool, units)| Some((pool, units, self.unit_of(request)?)));
         let dry = Dry { levels: Arc::clone(self), own, asked: (now, Instant::now()), related };
         let exchange = dry.exchange(begun);
@@ -150,7 +157,7 @@ impl Levels {
             return Decide::Now(Ok(outcome));
         }
         self.flush(request.now);
-        self.dispatcher.peek(request)
+        self.dispatcher.ask(&Request { max_wait: Duration::ZERO, ..*request }, Asking::Peek)
     }
 
     /// Forgets what these charges have used, here and in the store.
@@ -164,9 +171,9 @@ impl Levels {
         let related = self.pools.related(pool_of(charges).map(|(pool, _)| pool), charges);
         self.pools.give_back(&related, now.as_nanos());
         // In flight units stay in use, so the store has to know which are not.
-        let units = self.pools.kept_surplus();
-        if holds_in_flight(charges) {
-            self.push(&units, now, std::iter::empty());
+        match holds_in_flight(charges) {
+            true => self.flush(now),
+            false => drop(self.pools.kept_surplus()),
         }
         self.dispatcher.reset(charges, now)
     }

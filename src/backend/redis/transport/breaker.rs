@@ -66,9 +66,6 @@ pub(crate) struct Breaker {
     /// Counts openings and closings, so it is closed while the count is even.
     /// Written under the lock of `state`.
     changes: AtomicU32,
-    /// Consecutive failures while it is closed. Written under the lock of
-    /// `state`.
-    failures: AtomicU32,
     state: Mutex<State>,
     settings: BreakerSettings,
     opened: Notify,
@@ -77,6 +74,8 @@ pub(crate) struct Breaker {
 
 #[derive(Debug)]
 struct State {
+    /// Consecutive failures while it is closed.
+    failures: u32,
     /// The error while it is not closed.
     rejection: BackendError,
     /// The longest that the next delay can be.
@@ -108,8 +107,9 @@ impl Breaker {
         if rejection.is_some() {
             report.counts(true);
         }
-        let changes = u32::from(rejection.is_some());
+        let changes = AtomicU32::new(u32::from(rejection.is_some()));
         let state = State {
+            failures: 0,
             rejection: rejection.unwrap_or_else(|| BackendError::unavailable("never rejected")),
             step: settings.shortest,
             probe_at: now,
@@ -117,8 +117,7 @@ impl Breaker {
             opened_at: SystemClock::new().now(),
             origin: now,
         };
-        let (changes, failures) = (AtomicU32::new(changes), AtomicU32::new(0));
-        Self { changes, failures, state: Mutex::new(state), settings, opened: Notify::new(), report }
+        Self { changes, state: Mutex::new(state), settings, opened: Notify::new(), report }
     }
 
     /// Permits a call, or returns the reason why not.
@@ -134,11 +133,9 @@ impl Breaker {
 
     /// The call succeeded.
     pub(crate) fn succeeded(&self, permit: CallPermit) {
-        if self.failures.load(Ordering::Relaxed) > 0 {
-            let _state = lock(&self.state);
-            if self.accepts(permit) {
-                self.failures.store(0, Ordering::Relaxed);
-            }
+        let mut state = lock(&self.state);
+        if self.accepts(permit) {
+            state.failures = 0;
         }
     }
 
@@ -148,13 +145,12 @@ impl Breaker {
         if !self.accepts(permit) {
             return;
         }
-        let failures = self.failures.load(Ordering::Relaxed).saturating_add(1);
-        self.failures.store(failures, Ordering::Relaxed);
-        if effect == BreakerEffect::Count && failures < self.settings.failures {
+        state.failures = state.failures.saturating_add(1);
+        if effect == BreakerEffect::Count && state.failures < self.settings.failures {
             return;
         }
         self.open(&mut state, effect);
-        self.schedule_probe(state, failures, cause);
+        self.schedule_probe(state, cause);
         self.opened.notify_one();
     }
 
@@ -198,8 +194,7 @@ impl Breaker {
         }
         self.report.counts(false);
         let lasted = state.since.elapsed();
-        state.since = Instant::now();
-        self.failures.store(0, Ordering::Relaxed);
+        (state.since, state.failures) = (Instant::now(), 0);
         self.changes.fetch_add(1, Ordering::Release);
         drop(state);
         self.report.closed(lasted);
@@ -211,17 +206,19 @@ impl Breaker {
         if self.is_closed() {
             self.open(&mut state, BreakerEffect::Open);
         }
-        self.schedule_probe(state, 1, cause);
+        state.failures = 1;
+        self.schedule_probe(state, cause);
     }
 
     /// Draws the next delay, and doubles the step.
-    fn schedule_probe(&self, mut state: MutexGuard<'_, State>, failures: u32, cause: &BackendError) {
+    fn schedule_probe(&self, mut state: MutexGuard<'_, State>, cause: &BackendError) {
         state.probe_at = Instant::now() + shorten(state.step);
         state.step = state.step.saturating_mul(2).min(self.settings.longest);
         state.rejection = rejection_of(cause, state.opened_at);
         let log_time = Timestamp::UNIX_EPOCH.saturating_add(state.origin.elapsed());
+        let failures = u64::from(state.failures);
         drop(state);
-        self.report.opened(cause, u64::from(failures), log_time);
+        self.report.opened(cause, failures, log_time);
     }
 
     fn is_closed(&self) -> bool {

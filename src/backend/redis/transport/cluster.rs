@@ -50,14 +50,6 @@ impl Topology {
         topology
     }
 
-    /// A server has said that another one owns this slot: the last of its range up to there.
-    pub(super) fn moved(mut self, slot: u16, owner: &Arc<Server>) -> Self {
-        let at = self.owners.partition_point(|(last, _)| *last < slot);
-        let before = self.owners.get(at).and_then(|(_, before)| Some((slot.checked_sub(1)?, Arc::clone(before))));
-        self.owners.splice(at..at, before.into_iter().chain([(slot, Arc::clone(owner))]));
-        self
-    }
-
     /// The server of a hash slot. While it is unknown, any server redirects.
     pub(super) fn owner(&self, slot: impl FnOnce() -> u16) -> Option<&Arc<Server>> {
         if self.owners.is_empty() {

@@ -25,7 +25,6 @@ pub(crate) struct Failure {
 #[derive(Debug)]
 pub(crate) struct Redirect {
     pub(crate) address: String,
-    pub(crate) slot: u16,
     /// Whether the hash slot is only about to move there.
     pub(crate) is_asking: bool,
 }
@@ -46,7 +45,7 @@ impl Failure {
         let (kind, effect) = classify(error, &text);
         let is_asking = error.kind() == ErrorKind::Server(ServerErrorKind::Ask);
         let redirect = error.redirect_node();
-        let redirect = redirect.map(|(address, slot)| Redirect { address: address.to_owned(), slot, is_asking });
+        let redirect = redirect.map(|(address, _)| Redirect { address: address.to_owned(), is_asking });
         Self { error: BackendError::new(kind, text), effect, redirect }
     }
 

@@ -146,7 +146,6 @@ impl Link {
             let Err(Failure { redirect: Some(redirect), .. }) = &reply else { break };
             let Some(next) = self.server_at(&address_near(&redirect.address, &server.address)) else { break };
             if !redirect.is_asking {
-                self.topology.rcu(|topology| Topology::clone(topology).moved(redirect.slot, &next));
                 self.is_outdated.notify_one();
             }
             server = next;

@@ -103,14 +103,6 @@ impl Deadline {
     pub(crate) async fn within<F: Future>(&self, future: F) -> Option<F::Output> {
         self.until(self.end(), future).await
     }
-
-    /// A decision, or a timeout if the deadline passes first.
-    pub(crate) async fn decide<T>(
-        &self,
-        decision: impl Future<Output = Result<T, BackendError>>,
-    ) -> Result<T, BackendError> {
-        self.within(decision).await.unwrap_or_else(|| Err(late()))
-    }
 }
 
 /// What a decision fails with at its deadline.

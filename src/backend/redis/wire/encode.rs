@@ -16,8 +16,7 @@ pub(crate) const MAX_KEYS: usize = 2_000;
 /// How many keys a change needs at most: its counter, and the sorted set.
 pub(crate) const KEYS_OF_CHANGE: usize = 2;
 
-/// How long the store keeps a counter beyond its use, in microseconds. A time
-/// to live is extended only when most of this has passed.
+/// How long the store keeps a counter beyond its use, in microseconds.
 pub(crate) const RETENTION: u64 = 10_000_000;
 
 /// The same where the limiter's clock decides: it may stand still.
@@ -141,7 +140,6 @@ impl<'a> CallEncoder<'a> {
         let header = [
             head.now.unwrap_or(0),
             if head.now.is_some() { RETENTION_BY_LIMITER } else { RETENTION },
-            u64::from(head.now.is_none()),
             head.instance,
             self.counters.len() as u64,
             self.definitions.len() as u64,

@@ -1,5 +1,4 @@
 use super::*;
-use crate::backend::redis::transport::breaker::{Breaker, BreakerSettings};
 
 #[test]
 fn a_lane_has_consecutive_hash_slots() {
@@ -30,20 +29,4 @@ fn the_owners_of_slots_are_read() {
     let owners = [(99, "10.0.0.1:7000"), (199, "10.0.0.9:7001"), (299, "10.0.0.9:7002"), (399, "::1:7003")];
     assert_eq!(read_owners(&reply, "10.0.0.9:7001"), owners.map(|(last, address)| (last, address.to_owned())));
     assert!(read_owners(&Value::Okay, "10.0.0.9:7001").is_empty());
-}
-
-#[test]
-fn a_slot_that_has_moved_has_another_owner_and_its_neighbours_do_not() {
-    let server = |address: &str| {
-        let breaker = Breaker::new(BreakerSettings::default(), Arc::default(), None);
-        Arc::new(Server::new(address.into(), None, breaker))
-    };
-    let [one, other] = ["one", "other"].map(server);
-    let ranges = vec![(99, "one".to_owned()), (199, "other".to_owned())];
-    let servers = [&one, &other];
-    let find = |address: &str| servers.into_iter().find(|server| server.address == address).cloned();
-    let topology = Topology::of_owners(ranges, find).moved(50, &other).moved(0, &other).moved(199, &one);
-    let owners = [0, 1, 49, 50, 51, 99, 100, 198, 199];
-    let owners = owners.map(|slot| topology.owner(|| slot).unwrap().address.clone());
-    assert_eq!(owners, ["other", "one", "one", "other", "one", "one", "other", "other", "one"]);
 }

@@ -19,8 +19,8 @@ end
 
 -- When enough entries of a log have expired.
 local function log_earliest(s, d)
-  local excess, at = s[2] + d.cost - d.limit, max(now, s[4])
-  if excess > 0 and s[2] == s[3] and #s.added == 0 then
+  local excess, at = s[1] + d.cost - d.limit, max(now, s[3])
+  if excess > 0 and s[1] == s[2] and #s.added == 0 then
     -- All entries are of one unit, so the index says which one.
     local after = '(' .. string.format('%.0f', s.before)
     local last = call('ZRANGEBYSCORE', s.set, after, '+inf', 'LIMIT', excess - 1, 1)[1]
@@ -54,7 +54,7 @@ local function earliest(s, d)
   if kind == BUCKET then
     local q, r, limit = found(s, d)
     if arrival(s, d) + d.q + 1 > MOST then return nil end
-    if s[2] < now then return now end
+    if s[1] < now then return now end
     if limit == d.limit then
       q, r = subtract(q, r, d.slack_q, d.slack_r, d.units)
       return max(now, ceil(q, r))
@@ -76,10 +76,10 @@ local function earliest(s, d)
   elseif kind == LOG then
     return log_earliest(s, d)
   elseif kind == FLIGHT then
-    return (cost == 0 or s[2] + cost <= d.limit) and now or UNKNOWN
+    return (cost == 0 or s[1] + cost <= d.limit) and now or UNKNOWN
   end
-  if now >= s[2] then return now end
-  local at = s[3] + cost <= d.limit and max(now, window_start(d, s[2])) or s[2]
+  if now >= s[1] then return now end
+  local at = s[2] + cost <= d.limit and max(now, window_start(d, s[1])) or s[1]
   return at < MOST - d.window and at or nil
 end
 
@@ -90,10 +90,10 @@ local function fits(s, d, n)
     local _, left = standing(s, d)
     return min(n, floor(left / d.cost))
   end
-  local q, r = max(s[2], now), s[2] < now and 0 or s[3]
+  local q, r = max(s[1], now), s[1] < now and 0 or s[2]
   -- A bucket that was written under another limit is converted by its first charge; the
   -- other requests are decided after it.
-  if s[4] ~= d.limit or q + (d.q + 1) * n > MOST then return 1 end
+  if s[3] ~= d.limit or q + (d.q + 1) * n > MOST then return 1 end
   local left_q, left_r = subtract(d.slack_q, d.slack_r, q - now, r, d.units)
   -- The first needs only what is left; each other one its cost in full.
   local more = min(n - 1, floor((left_q + left_r / d.units) / (d.q + d.r / d.units)))
@@ -117,23 +117,23 @@ local function commit(i, s, d, at, times, request)
     store_sliding(s, d, start, current + units, previous, before_previous(s, d, start))
   elseif kind == LOG then
     if units == 0 then return end
-    if s[4] >= at and s[3] > 0 then
+    if s[3] >= at and s[2] > 0 then
       -- Into the last entry, if that is later.
       local last = s.added[#s.added]
       if last then
         last.units = last.units + units
-        last[2] = string.format('%.0f:%.0f', s[4], last.units)
+        last[2] = string.format('%.0f:%.0f', s[3], last.units)
       else
-        s.replaced = string.format('%.0f:%.0f', s[4], s[5])
+        s.replaced = string.format('%.0f:%.0f', s[3], s[4])
         s.removed[#s.removed + 1] = s.replaced
-        s.added[1] = { s[4], string.format('%.0f:%.0f', s[4], s[5] + units), units = s[5] + units }
+        s.added[1] = { s[3], string.format('%.0f:%.0f', s[3], s[4] + units), units = s[4] + units }
       end
-      s[5] = s[5] + units
+      s[4] = s[4] + units
     else
       s.added[#s.added + 1] = { at, string.format('%.0f:%.0f', at, units), units = units }
-      s[3], s[4], s[5] = s[3] + 1, at, units
+      s[2], s[3], s[4] = s[2] + 1, at, units
     end
-    s[2] = s[2] + units
+    s[1] = s[1] + units
     renew(s)
   elseif kind == FLIGHT then
     if units == 0 then return end
@@ -141,11 +141,11 @@ local function commit(i, s, d, at, times, request)
     for n = 0, times - 1 do
       s.added[#s.added + 1] = { now + d.window, string.format('%.0f.%.0f:%.0f', instance, request + n, d.cost) }
     end
-    s[2], s[3] = s[2] + units, s[3] + times
-  elseif at >= s[2] and units > 0 then
-    s[2], s[3] = window_end(d, at), units
+    s[1], s[2] = s[1] + units, s[2] + times
+  elseif at >= s[1] and units > 0 then
+    s[1], s[2] = window_end(d, at), units
   else
-    s[3] = s[3] + units
+    s[2] = s[2] + units
   end
   dirty[i] = d
 end
@@ -209,16 +209,17 @@ local function pace(s, d, at)
     finish, count = window_at(s, d, at)
   end
   local put_off = finish - 1
-  if kind == ANCHORED and at >= s[2] then put_off = at end
+  if kind == ANCHORED and at >= s[1] then put_off = at end
   if not smooth(d) or d.cost == 0 or count == 0 then return at, put_off end
   local start = kind == SLIDING and finish - d.window or window_start(d, finish)
   local passed, rest = muldiv(count, finish - start, max(1, d.limit))
   return max(at, start + passed + (rest > 0 and 1 or 0)), put_off
 end
 
--- Decides one charge set. Its tiers start at the cursor, with three numbers each.
-local function decide(n, max_wait, not_before, request, tiers)
-  local first, waits = cursor, false
+-- Decides the charge set at the cursor for `n` requests.
+local function decide(n)
+  local max_wait, not_before, request, tiers = input[cursor + 1], input[cursor + 2], input[cursor + 3], input[cursor + 4]
+  local first, waits = cursor + 5, false
   for t = 0, tiers - 1 do
     local i, d, set = input[first + 3 * t], DEFS[input[first + 3 * t + 1]], input[first + 3 * t + 2]
     if not open(i, d, set) then return end
@@ -234,7 +235,7 @@ local function decide(n, max_wait, not_before, request, tiers)
     commit_all(first, tiers, now, k, request)
     if k < n then
       local before = #out
-      decide(n - k, max_wait, not_before, request, tiers)
+      decide(n - k)
       -- The rest was decided on its own; the reply has the sum.
       out[before + 1] = out[before + 1] + k
       return
@@ -290,9 +291,6 @@ end
 
 -- Decides the charge set at the cursor, which moves behind it.
 local function decide_next()
-  local n, max_wait, not_before, request, tiers =
-    input[cursor], input[cursor + 1], input[cursor + 2], input[cursor + 3], input[cursor + 4]
-  cursor = cursor + 5
-  decide(n, max_wait, not_before, request, tiers)
-  cursor = cursor + 3 * tiers
+  decide(input[cursor])
+  cursor = cursor + 5 + 3 * input[cursor + 4]
 end

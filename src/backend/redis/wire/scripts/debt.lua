@@ -12,15 +12,15 @@ end
 -- Whether the arrival time differs from `finish` at most by what rounding hides.
 local function is_at(s, d, finish)
   local shortest = floor(d.period / d.units)
-  local later = ceil(s[2], s[3]) - finish
+  local later = ceil(s[1], s[2]) - finish
   return shortest > 0 and later >= 0 and later <= (shortest > 1 and 1 or 0)
 end
 
 -- Where the claimed units end now: those before them may have been refunded.
 -- nil if it is unknown.
 local function end_of(s, d)
-  if s[4] ~= d.limit or s[2] >= MOST or s[5] >= MOST then return nil end
-  return max(0, c.finish - max(0, s[5] - c.mark))
+  if s[3] ~= d.limit or s[1] >= MOST or s[4] >= MOST then return nil end
+  return max(0, c.finish - max(0, s[4] - c.mark))
 end
 
 local function is_latest(s, d)
@@ -38,10 +38,10 @@ local function add_debt_to_bucket(s, d)
   -- Others may have been charged in between. Then the whole claim counts as if
   -- it ended where its first part does, which is never later.
   local behind = late(d) and finish and not latest and c.left > 0 and finish > now
-  c.finish = behind and short_of(d, finish + c.q) or ceil(s[2], s[3])
+  c.finish = behind and short_of(d, finish + c.q) or ceil(s[1], s[2])
   extend(latest or behind, c.units)
   if not latest and not behind then c.at = now end
-  c.mark = s[5]
+  c.mark = s[4]
 end
 
 -- The claim's units in the window that ends at `finish` with `count` units, if
@@ -68,17 +68,17 @@ local function add_debt_to_window(s, d)
   local windows, last = carry(max(0, d.limit - count), d.limit)
   local own = own_units(finish, count, windows ~= nil)
   if not windows then
-    s[2], s[3], c.mark = finish, count + c.units, own + c.units
+    s[1], s[2], c.mark = finish, count + c.units, own + c.units
   else
     finish = window_after(d, finish, windows)
     if finish < MOST - d.window then
-      s[2], s[3] = finish, last
+      s[1], s[2] = finish, last
     else
-      s[2], s[3] = MOST, d.limit
+      s[1], s[2] = MOST, d.limit
     end
     c.mark = last
   end
-  c.finish = s[2]
+  c.finish = s[1]
 end
 
 local function add_debt_to_sliding(s, d)
@@ -102,7 +102,7 @@ local function add_debt_to_sliding(s, d)
   if start < MOST - 4 * d.window then
     store_sliding(s, d, start, last, windows == 1 and full or d.limit)
   else
-    s[2], s[3], s[4] = MOST, d.limit, d.limit
+    s[1], s[2], s[3] = MOST, d.limit, d.limit
   end
-  c.finish, c.mark = max(0, s[2] - d.window), last
+  c.finish, c.mark = max(0, s[1] - d.window), last
 end

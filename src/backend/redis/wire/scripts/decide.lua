@@ -6,9 +6,8 @@
 --          records of leases, and the sorted sets of the instances that asked for a counter;
 --          with ARGV[2] the last one is what identifies the dataset
 -- ARGV[1]  a MessagePack array. Its header: now in microseconds (0: the server's
---          time), how long to keep a counter beyond its use, whether to keep a
---          TTL that is long enough, id of the instance, number of counters,
---          number of definitions, the latest time that the server's clock has had
+--          time), how long to keep a counter beyond its use, id of the instance,
+--          number of counters, number of definitions, the latest time that the server's clock has had
 --          if it was set back since (else 0), number of changes, number of leases.
 --          Then for each definition 14 numbers: kind, cost, limit, window, flags (1: never
 --          conforms, 2: smooth, 4: settled late, 8: calendar months, of which `window` is the
@@ -58,7 +57,7 @@ while cursor <= #input do
 end
 for i, d in pairs(dirty) do
   local s = states[i]
-  if s.set and s[3] == 0 and not (s.keeps_expired and s.expired > 0) then
+  if s.set and s[2] == 0 and not (s.keeps_expired and s.expired > 0) then
     call('DEL', KEYS[i], s.set)
   else
     write(i, idle_at(s, d))

@@ -20,13 +20,13 @@ local function decide_fast()
   local flags = input[d + 5]
   if kind > 3 or cost == 0 or flags % 2 == 1 or flags >= 4 or states[i] ~= nil or latest > 0 then return false end
 
-  local value, head, expires, is_kept = values[i], nil, 0, false
+  local value, head, idle = values[i], nil, 0
   local admitted, when, first, second = 1, 0, 0, 0
   if kind == 1 then
     local units, at, parts, written = input[d + 10], 0, 0, limit
     if value then
-      if #value ~= 33 then return false end
-      head, expires, at, parts, written = open_value('<Bdddd', value)
+      if #value ~= 25 then return false end
+      head, at, parts, written = open_value('<Bddd', value)
       if head ~= 17 then return false end
     end
     if at < now then at, parts = now, 0 end
@@ -38,23 +38,21 @@ local function decide_fast()
       parts = parts + input[d + 7]
       local carry = floor(parts / units)
       at, parts = at + input[d + 6] + carry, parts - carry * units
-      expires, is_kept = lasting(expires, at + 1)
-      value = pack('<Bdddd', 17, expires, at, parts, limit)
+      value, idle = pack('<Bddd', 17, at, parts, limit), at + 1
     end
     first, second = at - now, parts
   else
     local finish, count = 0, 0
     if value then
-      if #value ~= 25 then return false end
-      head, expires, finish, count = open_value('<Bddd', value)
+      if #value ~= 17 then return false end
+      head, finish, count = open_value('<Bdd', value)
       if head ~= 18 then return false end
     end
     if now >= finish then finish, count = (kind == 3 and now or now - (now - input[d + 12]) % window) + window, 0 end
     local is_open, is_full = now >= finish - window, count + cost > limit
     if is_open and not is_full then
       count = count + cost
-      expires, is_kept = lasting(expires, finish)
-      value = pack('<Bddd', 18, expires, finish, count)
+      value, idle = pack('<Bdd', 18, finish, count), finish
     else
       admitted, when = 0, is_full and finish - now or finish - window - now
     end
@@ -62,7 +60,7 @@ local function decide_fast()
   end
   if admitted == 1 then
     values[i] = value
-    put(i, value, expires, is_kept)
+    put(i, value, idle)
   end
   local o = #out
   out[o + 1], out[o + 2], out[o + 3], out[o + 4], out[o + 5], out[o + 6] = admitted, when, 1 - admitted, first, second, 0

@@ -3,12 +3,11 @@
 -- and ARGV contain is said in decide.lua, and how counters are stored in state.lua.
 
 local call, read, floor, max, min = redis.call, redis.pcall, math.floor, math.max, math.min
-local SOON = 1000000 -- a TTL is not extended by less than this
 
 local input = cmsgpack.unpack(ARGV[1])
-local now, outlive, keeps, instance, counters, definitions = input[1], input[2], input[3] == 1, input[4], input[5], input[6]
-local latest, changes, leases = input[7], input[8], input[9]
-local FIRST = 9 -- the numbers before the definitions
+local now, outlive, instance, counters, definitions = input[1], input[2], input[3], input[4], input[5]
+local latest, changes, leases = input[6], input[7], input[8]
+local FIRST = 8 -- the numbers before the definitions
 local cursor = FIRST + 1 + 14 * definitions
 if now == 0 then
   local time = call('TIME')
@@ -43,17 +42,8 @@ end
 -- of this version.
 local states = {}
 
--- When a counter expires that is in use until `idle`, and whether that is its TTL already.
-local function lasting(expires, idle)
-  if keeps and expires >= idle + SOON and expires > now then return expires, true end
-  return max(idle, now) + outlive, false
-end
+-- The TTL, in milliseconds, of a counter that is in use until `idle`: beyond the time at
+-- which it equals a new one.
+local function lasting(idle) return math.ceil((max(idle, now) + outlive - now) / 1000) end
 
--- Writes a counter. Its TTL reaches beyond the time at which it is idle: equal to a new one.
-local function put(i, value, expires, is_kept)
-  if is_kept then
-    call('SET', KEYS[i], value, 'KEEPTTL')
-  else
-    call('SET', KEYS[i], value, 'PX', math.ceil((expires - now) / 1000))
-  end
-end
+local function put(i, value, idle) call('SET', KEYS[i], value, 'PX', lasting(idle)) end

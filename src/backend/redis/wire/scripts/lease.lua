@@ -64,7 +64,7 @@ function lease_next()
   if k > 0 then commit_all(first, tiers, now, k, request + again) end
   -- Also where it has leased nothing: an earlier ask may arrive later.
   if record and not is_late then
-    for t = 0, tiers - 1 do ends = min(ends, states[input[first + 3 * t]][2]) end
+    for t = 0, tiers - 1 do ends = min(ends, states[input[first + 3 * t]][1]) end
     call('SET', record, string.format('%.0f:%.0f:%.0f', number, lost + k, ends), 'PX', RECORDED)
   end
   say(lost + k) say(instances) say(0)

@@ -10,9 +10,9 @@ local function refund_bucket(s, d)
   local finish = end_of(s, d)
   if not finish then return end
   if is_latest(s, d) then
-    if s[5] == c.mark and s[2] >= finish then s[2], s[3] = finish, 0 end
-    s[2], s[3] = subtract(s[2], s[3], c.q, c.r, d.units)
-    c.finish, c.mark = ceil(s[2], s[3]), s[5]
+    if s[4] == c.mark and s[1] >= finish then s[1], s[2] = finish, 0 end
+    s[1], s[2] = subtract(s[1], s[2], c.q, c.r, d.units)
+    c.finish, c.mark = ceil(s[1], s[2]), s[4]
     return
   end
   -- Refunded units move up all reservations. The latest one has counted on what
@@ -20,12 +20,12 @@ local function refund_bucket(s, d)
   -- what it would have if nothing else had been refunded. A bucket that is not settled
   -- late does not say for when that is: nothing lies beyond its arrival time.
   if d.units > 1 then finish = max(0, finish - 1) end
-  local free = max(0, max(finish, c.at + c.alone) - s[6])
+  local free = max(0, max(finish, c.at + c.alone) - s[5])
   local q, r = c.q, c.r
   if q >= free then q, r = free, 0 end
-  s[2], s[3] = subtract(s[2], s[3], q, r, d.units)
-  s[5] = s[5] + ceil(q, r)
-  c.finish, c.mark = short_of(d, max(0, finish - ceil(q, r))), s[5]
+  s[1], s[2] = subtract(s[1], s[2], q, r, d.units)
+  s[4] = s[4] + ceil(q, r)
+  c.finish, c.mark = short_of(d, max(0, finish - ceil(q, r))), s[4]
 end
 
 -- Where a refunded debt ends once its last window is empty: how many windows
@@ -42,41 +42,41 @@ local function back(units, left, limit, open, others)
 end
 
 local function refund_window(s, d)
-  local finish, count = s[2], s[3]
+  local finish, count = s[1], s[2]
   if finish ~= c.finish or finish >= MOST then return end
   local own = min(c.units, c.mark, count)
-  s[3], c.mark = count - own, c.mark - own
+  s[2], c.mark = count - own, c.mark - own
   if count == own then
     local windows, left, mine = back(c.units - own, c.left - own, d.limit, windows_left(d, finish), true)
-    if windows then s[2], s[3], c.mark = window_after(d, finish, -windows), left, mine end
+    if windows then s[1], s[2], c.mark = window_after(d, finish, -windows), left, mine end
   end
   -- The first charge that remains opens an anchored window.
-  if d.kind == ANCHORED and s[3] == 0 and s[2] - d.window <= now then s[2] = min(s[2], now) end
-  c.finish = s[2]
+  if d.kind == ANCHORED and s[2] == 0 and s[1] - d.window <= now then s[1] = min(s[1], now) end
+  c.finish = s[1]
 end
 
 -- The last units of a window that is yet to come have left it, and no later one counts
 -- any: the windows before it are as they were when the units were charged. Else nothing
 -- would be admitted before that window.
 local function reopen_before(s, d)
-  local start = max(0, s[2] - 2 * d.window)
-  local is_empty = s[3] == 0 and (c.finish == start + d.window or c.finish == start and s[4] == 0)
+  local start = max(0, s[1] - 2 * d.window)
+  local is_empty = s[2] == 0 and (c.finish == start + d.window or c.finish == start and s[3] == 0)
   if c.before == 0 or not is_empty or start <= now then return end
   local previous, before_that = floor(c.before / UNKNOWN_COUNT) - 1, c.before % UNKNOWN_COUNT
   -- Units that have left since then do not come back.
-  if c.finish ~= start then previous = min(previous, s[4]) end
+  if c.finish ~= start then previous = min(previous, s[3]) end
   store_sliding(s, d, max(0, c.finish - 2 * d.window), previous, before_that)
 end
 
 local function refund_sliding(s, d)
-  if s[2] >= MOST then return end
-  local start, rest, left = max(0, s[2] - 2 * d.window), c.units, c.left
+  if s[1] >= MOST then return end
+  local start, rest, left = max(0, s[1] - 2 * d.window), c.units, c.left
   local finish = start + d.window
   if c.finish == finish then
-    local own = min(rest, c.mark, s[3])
-    s[3], c.mark = s[3] - own, c.mark - own
+    local own = min(rest, c.mark, s[2])
+    s[2], c.mark = s[2] - own, c.mark - own
     rest, left = rest - own, left - own
-    if s[3] == 0 then
+    if s[2] == 0 then
       local open = floor(max(0, finish - 1 - now) / d.window)
       local windows, count, mine, first, units = back(rest, left, d.limit, open, false)
       if windows then
@@ -90,9 +90,9 @@ local function refund_sliding(s, d)
     end
   end
   -- The count of the window before still weighs.
-  if rest > 0 and c.finish == max(0, s[2] - 2 * d.window) then
-    local own = min(rest, c.mark, s[4])
-    s[4], c.mark = s[4] - own, c.mark - own
+  if rest > 0 and c.finish == max(0, s[1] - 2 * d.window) then
+    local own = min(rest, c.mark, s[3])
+    s[3], c.mark = s[3] - own, c.mark - own
   end
   reopen_before(s, d)
 end
@@ -108,7 +108,7 @@ end
 
 -- Reads a log's last entry, after it has changed.
 local function find_last(s)
-  s[4], s[5] = read_entry(call('ZRANGE', s.set, -1, -1)[1] or '0:0')
+  s[3], s[4] = read_entry(call('ZRANGE', s.set, -1, -1)[1] or '0:0')
 end
 
 local function purge(s)
@@ -121,10 +121,10 @@ local function put(s, time, units)
   if old then
     units = units + tonumber(string.match(old, ':(%d+)$'))
     call('ZREM', s.set, old)
-    s[3] = s[3] - 1
+    s[2] = s[2] - 1
   end
   call('ZADD', s.set, time, entry(time, units))
-  s[3] = s[3] + 1
+  s[2] = s[2] + 1
 end
 
 -- Rotates a log by `units`. A full log admits another unit when its oldest one
@@ -134,10 +134,10 @@ local function rotate(s, d, units, is_back)
   local length = is_back and -d.window or d.window
   local rounds, rest = floor(units / d.limit), units % d.limit
   -- Units before the last `limit` ones have expired by then, and stay.
-  local aside = max(0, s[2] - d.limit)
-  local from = is_back and s[2] - rest or aside
+  local aside = max(0, s[1] - d.limit)
+  local from = is_back and s[1] - rest or aside
   -- From which unit on, up to which, and by how many windows it moves.
-  local parts = { { 0, aside, 0 }, { aside, from, rounds }, { from, from + rest, rounds + 1 }, { from + rest, s[2], rounds } }
+  local parts = { { 0, aside, 0 }, { aside, from, rounds }, { from, from + rest, rounds + 1 }, { from + rest, s[1], rounds } }
   local before, kept = 0, {}
   for _, member in ipairs(call('ZRANGE', s.set, 0, -1)) do
     local time, count = read_entry(member)
@@ -151,27 +151,27 @@ local function rotate(s, d, units, is_back)
     before = before + count
   end
   call('DEL', s.set)
-  s[3] = 0
+  s[2] = 0
   for time, count in pairs(kept) do
     call('ZADD', s.set, time, entry(time, count))
-    s[3] = s[3] + 1
+    s[2] = s[2] + 1
   end
   find_last(s)
 end
 
 local function knows_latest(s)
-  return s[6] == c.mark and s[6] < MOST
+  return s[5] == c.mark and s[5] < MOST
 end
 
 local function add_debt_to_log(s, d)
   if c.units == 0 or d.limit == 0 then return end
   local is_same = knows_latest(s) and c.left > 0
   purge(s)
-  local at = max(now, s[4])
-  local fitting = min(max(0, d.limit - s[2]), c.units)
+  local at = max(now, s[3])
+  local fitting = min(max(0, d.limit - s[1]), c.units)
   if fitting > 0 then
     put(s, at, fitting)
-    s[2] = s[2] + fitting
+    s[1] = s[1] + fitting
     find_last(s)
   end
   local rotated = c.units - fitting
@@ -180,7 +180,7 @@ local function add_debt_to_log(s, d)
   extend(is_same, c.units)
   if not is_same then c.at = at end
   c.finish = is_same and c.finish + rotated or rotated
-  c.mark = s[6]
+  c.mark = s[5]
 end
 
 -- Removes up to so many units from the first entries of a log, from the last of these on.
@@ -191,10 +191,10 @@ local function take_before(s, entries, units)
     local time, count = read_entry(member)
     local taken = min(units, count)
     call('ZREM', s.set, member)
-    units, s[2], s[3] = units - taken, s[2] - taken, s[3] - 1
+    units, s[1], s[2] = units - taken, s[1] - taken, s[2] - 1
     if count > taken then
       call('ZADD', s.set, time, entry(time, count - taken))
-      s[3] = s[3] + 1
+      s[2] = s[2] + 1
     end
   end
 end
@@ -205,23 +205,23 @@ end
 -- back.
 local function refund_log(s, d)
   s.keeps_expired = true
-  if knows_latest(s) and s[4] < MOST - 1 then
+  if knows_latest(s) and s[3] < MOST - 1 then
     -- Entries that have expired meanwhile may have to be rotated back as well.
-    s[2], s[3] = s[2] + s.expired_units, s[3] + s.expired
+    s[1], s[2] = s[1] + s.expired_units, s[2] + s.expired
     local rotated = min(c.units, c.finish)
-    if rotated == 0 or s[2] >= d.limit then
+    if rotated == 0 or s[1] >= d.limit then
       if rotated > 0 then rotate(s, d, rotated, true) end
       c.finish = c.finish - rotated
-      take_before(s, s[3], c.units - rotated)
+      take_before(s, s[2], c.units - rotated)
       find_last(s)
     end
     subtract_expired(s, s.set, s.before)
   elseif c.finish == 0 then
     purge(s)
-    local units = s[2]
+    local units = s[1]
     take_before(s, call('ZCOUNT', s.set, '-inf', string.format('%.0f', c.at)), c.units)
     -- A debt cannot be rotated back past the gap.
-    if s[2] < units then renew(s) end
+    if s[1] < units then renew(s) end
     find_last(s)
   end
 end
@@ -232,13 +232,13 @@ local function change_in_flight(s, d, op, request)
     -- A lease that has ended does not count any more.
     local lease = call('ZSCORE', s.set, member)
     if lease and tonumber(lease) > s.before and call('ZREM', s.set, member) > 0 then
-      s[2], s[3] = s[2] - c.units, s[3] - 1
+      s[1], s[2] = s[1] - c.units, s[2] - 1
     end
     return
   end
   purge(s)
   if call('ZADD', s.set, now + d.window, member) > 0 then
-    s[2], s[3] = s[2] + c.units, s[3] + 1
+    s[1], s[2] = s[1] + c.units, s[2] + 1
   end
 end
 

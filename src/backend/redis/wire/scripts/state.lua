@@ -2,8 +2,7 @@
 -- epoch. Every number is an integer below 2^53, which a double holds exactly.
 -- Products beyond that are divided bit by bit (`muldiv`).
 --
--- A counter is a string: a byte for version and form, then doubles. The first is
--- the time at which the key expires. The others:
+-- A counter is a string: a byte for version and form, then doubles:
 --   bucket   arrival time, parts of a microsecond, limit (negative if a change to a
 --            lower limit has found reserved slots); and if it is settled late: the
 --            time refunded, and the latest time charged for
@@ -20,11 +19,11 @@
 local MOST = 9007199254740991 -- 2^53 - 1
 local SWEPT = 500 -- the most expired entries that one call removes
 local BUCKET, ALIGNED, ANCHORED, SLIDING, LOG, FLIGHT = 1, 2, 3, 4, 5, 6
-local SHORT, LENGTH_SHORT = '<Bdddd', 33 -- a bucket that is not settled late, or a sliding window without its last number
+local SHORT, LENGTH_SHORT = '<Bddd', 25 -- a bucket that is not settled late, or a sliding window without its last number
 local UNKNOWN_COUNT = 67108864 -- 2^26: higher counts are unknown to a claim
-local FORMAT = { '<Bdddddd', '<Bddd', '<Bddd', '<Bddddd', '<Bdddddd', '<Bddd' }
+local FORMAT = { '<Bddddd', '<Bdd', '<Bdd', '<Bdddd', '<Bddddd', '<Bdd' }
 local HEAD = { 17, 18, 18, 19, 20, 21 } -- 16 * version + form
-local LENGTH = { 49, 25, 25, 41, 49, 25 }
+local LENGTH = { 41, 17, 17, 33, 41, 17 }
 
 local DEFS = {}
 for i = 1, definitions do
@@ -111,11 +110,11 @@ local function count_set(s, set)
   local units, entries = 0, read('ZRANGE', set, 0, -1)
   if entries.err then return false end
   for _, member in ipairs(entries) do units = units + tonumber(string.match(member, ':(%d+)$') or 0) end
-  s[2], s[3] = units, #entries
+  s[1], s[2] = units, #entries
   if s.kind == LOG then
     local last = entries[#entries]
-    s[4] = last and tonumber(string.match(last, '^(%d+):')) or 0
-    s[5] = last and tonumber(string.match(last, ':(%d+)$')) or 0
+    s[3] = last and tonumber(string.match(last, '^(%d+):')) or 0
+    s[4] = last and tonumber(string.match(last, ':(%d+)$')) or 0
   end
   return true
 end
@@ -123,14 +122,14 @@ end
 -- Subtracts entries that have left a log's window, or whose lease has ended.
 local function subtract_expired(s, set, before)
   local expired, units = call('ZCOUNT', set, '-inf', before), 0
-  if expired > 0 and s[2] == s[3] then
+  if expired > 0 and s[1] == s[2] then
     units = expired -- of one unit each
   elseif expired > 0 then
     for _, member in ipairs(call('ZRANGEBYSCORE', set, '-inf', before)) do
       units = units + tonumber(string.match(member, ':(%d+)$') or 0)
     end
   end
-  s[2], s[3] = s[2] - units, s[3] - expired
+  s[1], s[2] = s[1] - units, s[2] - expired
   s.before, s.expired, s.expired_units = before, expired, units
 end
 
@@ -147,7 +146,7 @@ local function sweep(s)
   local units, members = 0, call('ZRANGE', s.set, 0, SWEPT - 1)
   for _, member in ipairs(members) do units = units + tonumber(string.match(member, ':(%d+)$') or 0) end
   call('ZREM', s.set, unpack(members))
-  s[2], s[3] = s[2] + s.expired_units - units, s[3] + s.expired - #members
+  s[1], s[2] = s[1] + s.expired_units - units, s[2] + s.expired - #members
 end
 
 -- The server's clock was set back. Moves a counter back that is further ahead than
@@ -160,11 +159,11 @@ local function turn_back(s, i, d)
     end
     return
   end
-  local field = s.kind == LOG and 4 or 2
+  local field = s.kind == LOG and 3 or 1
   local length = min(s[field] - now - d.furthest, latest - now)
   if length <= 0 then return end
   if s.kind == SLIDING then length = math.ceil(length / d.window) * d.window end
-  if s.kind == ALIGNED then length = s[2] - max(0, aligned_start(d, s[2] - length)) end
+  if s.kind == ALIGNED then length = s[1] - max(0, aligned_start(d, s[1] - length)) end
   if s.kind == LOG then
     local members = call('ZRANGE', s.set, 0, -1)
     deny_when_full(s)
@@ -176,7 +175,7 @@ local function turn_back(s, i, d)
     end
   end
   s[field] = s[field] - length
-  if s.kind == BUCKET then s[6] = min(s[6], s[2]) end
+  if s.kind == BUCKET then s[5] = min(s[5], s[1]) end
   dirty[i] = d
 end
 
@@ -185,27 +184,27 @@ local function state_of(i, d, set)
   if s ~= nil then return s end
   local kind, value = d.kind, values[i]
   if not value then
-    s = { 0, 0, 0, 0, 0, 0 }
-    if kind == BUCKET then s[4] = d.limit end
+    s = { 0, 0, 0, 0, 0 }
+    if kind == BUCKET then s[3] = d.limit end
   elseif (kind == BUCKET or kind == SLIDING) and #value == LENGTH_SHORT and string.byte(value) == HEAD[kind] then
-    local _, expires, second, third, fourth = struct.unpack(SHORT, value)
-    s = { expires, second, third, fourth, 0, second }
+    local _, first, second, third = struct.unpack(SHORT, value)
+    s = { first, second, third, 0, first }
   elseif type(value) == 'table' or string.byte(value) ~= HEAD[kind] or #value ~= LENGTH[kind] then
     states[i] = false
     return false
   else
     local _
     s = {}
-    _, s[1], s[2], s[3], s[4], s[5], s[6] = struct.unpack(FORMAT[kind], value)
+    _, s[1], s[2], s[3], s[4], s[5] = struct.unpack(FORMAT[kind], value)
     s.is_long = true
   end
   -- Slots are reserved then that a higher limit does not move: see `found`.
-  if kind == BUCKET and s[4] < 0 then s.is_reserved, s[4] = true, -s[4] end
+  if kind == BUCKET and s[3] < 0 then s.is_reserved, s[3] = true, -s[3] end
   s.kind, s.is_long = kind, kind ~= BUCKET and kind ~= SLIDING or s.is_long or late(d)
   if set > 0 then
     s.set = KEYS[counters + set]
     local entries = read('ZCARD', s.set)
-    if type(entries) == 'table' or entries ~= s[3] and not count_set(s, s.set) then
+    if type(entries) == 'table' or entries ~= s[2] and not count_set(s, s.set) then
       states[i] = false
       return false
     end
@@ -223,7 +222,7 @@ end
 -- middle: a claim with the present version is the latest one. Versions are later
 -- than the clock, so that a counter that is created again does not repeat them.
 local function renew(s)
-  s[6] = min(max(s[6], now) + 1, MOST)
+  s[5] = min(max(s[5], now) + 1, MOST)
 end
 
 -- Writes an open counter that is in use until `idle`.
@@ -233,21 +232,17 @@ local function write(i, idle)
   if s.set then
     deny_when_full(s)
     if s.keeps_expired then
-      s[2], s[3] = s[2] + s.expired_units, s[3] + s.expired
+      s[1], s[2] = s[1] + s.expired_units, s[2] + s.expired
     else
       sweep(s)
     end
     if #s.removed > 0 then call('ZREM', s.set, unpack(s.removed)) end
     for _, entry in ipairs(s.added) do call('ZADD', s.set, entry[1], entry[2]) end
   end
-  -- A sorted set that was empty in between is a new key without a TTL.
-  local is_kept
-  s[1], is_kept = lasting(s.set and 0 or s[1], idle)
-  local fourth = s.is_reserved and -s[4] or s[4]
-  local is_long = s.is_long or kind == SLIDING and s[5] ~= 0
-  local value = struct.pack(is_long and FORMAT[kind] or SHORT, HEAD[kind], s[1], s[2], s[3], fourth, s[5], s[6])
-  put(i, value, s[1], is_kept)
-  if s.set then call('PEXPIRE', s.set, math.ceil((s[1] - now) / 1000)) end
+  local third = s.is_reserved and -s[3] or s[3]
+  local is_long = s.is_long or kind == SLIDING and s[4] ~= 0
+  put(i, struct.pack(is_long and FORMAT[kind] or SHORT, HEAD[kind], s[1], s[2], third, s[4], s[5]), idle)
+  if s.set then call('PEXPIRE', s.set, lasting(idle)) end
 end
 
 -- Buckets ------------------------------------------------------------------
@@ -255,10 +250,10 @@ end
 -- The arrival time, and the limit in whose terms it is: the one under which the bucket
 -- was written, or the present one if reserved slots stay where they are.
 local function found(s, d)
-  if s.is_reserved and s[4] < d.limit then
-    return s[3] > 0 and s[2] + 1 or s[2], 0, d.limit
+  if s.is_reserved and s[3] < d.limit then
+    return s[2] > 0 and s[1] + 1 or s[1], 0, d.limit
   end
-  return s[2], s[3], s[4]
+  return s[1], s[2], s[3]
 end
 
 -- The rate of another limit.
@@ -308,24 +303,24 @@ local function ceil(q, r) return r > 0 and q + 1 or q end
 
 local function store_bucket(s, d, q, r)
   if q > MOST then q, r = MOST, 0 end
-  s[2], s[3], s[4] = q, r, d.limit
+  s[1], s[2], s[3] = q, r, d.limit
 end
 
 -- Charges count from a whole microsecond, and a reservation from the first one at
 -- which it conforms: the end of what is before it stays exact.
 local function charge_bucket(s, d, at, length_q, length_r, times)
   local q, r = arrival(s, d)
-  if s[4] ~= d.limit and s[4] > 0 then
-    s[5] = min(s[5] + max(0, ceil(s[2], s[3]) - now), MOST)
+  if s[3] ~= d.limit and s[3] > 0 then
+    s[4] = min(s[4] + max(0, ceil(s[1], s[2]) - now), MOST)
   end
   if q < at and not (at > now and r > 0 and q + 1 == at) then q, r = at, 0 end
   q, r = add(q, r, length_q, length_r, d.units, times)
-  if s.is_reserved or s[4] > d.limit then
+  if s.is_reserved or s[3] > d.limit then
     local most_q, most_r = muldiv(d.most_used, d.period, d.units)
     s.is_reserved = q - now > most_q or q - now == most_q and r > most_r
   end
   store_bucket(s, d, q, r)
-  s[6] = max(s[6], at)
+  s[5] = max(s[5], at)
 end
 
 -- Windows ------------------------------------------------------------------
@@ -337,37 +332,37 @@ local function window_end(d, at)
 end
 
 local function window_at(s, d, at)
-  if at >= s[2] then return window_end(d, at), 0 end
-  return s[2], s[3]
+  if at >= s[1] then return window_end(d, at), 0 end
+  return s[1], s[2]
 end
 
 -- A sliding window's start, its count and the count of the window before, at a
 -- time that is not before the state's own window.
 local function sliding_at(s, d, at)
-  local start = max(0, s[2] - 2 * d.window)
-  if s[2] > 0 and at < start + d.window then return start, s[3], s[4] end
+  local start = max(0, s[1] - 2 * d.window)
+  if s[1] > 0 and at < start + d.window then return start, s[2], s[3] end
   local opened = at - at % d.window
-  local follows = s[2] > 0 and opened - start == d.window
-  return opened, 0, follows and s[3] or 0
+  local follows = s[1] > 0 and opened - start == d.window
+  return opened, 0, follows and s[2] or 0
 end
 
 local function store_sliding(s, d, start, current, previous, before_that)
-  s[2], s[3], s[4], s[5] = start + 2 * d.window, current, previous, before_that or UNKNOWN_COUNT
+  s[1], s[2], s[3], s[4] = start + 2 * d.window, current, previous, before_that or UNKNOWN_COUNT
 end
 
 -- The count of the window two before the one that starts at `opened`.
 local function before_previous(s, d, opened)
-  local passed = (opened - max(0, s[2] - 2 * d.window)) / d.window
-  if passed == 0 then return s[5] end
-  return passed == 1 and s[4] or passed == 2 and s[3] or 0
+  local passed = (opened - max(0, s[1] - 2 * d.window)) / d.window
+  if passed == 0 then return s[4] end
+  return passed == 1 and s[3] or passed == 2 and s[2] or 0
 end
 
 -- When a counter equals a new one.
 local function idle_at(s, d)
-  if s.kind == BUCKET then return s[2] + 1 end
-  if s.kind == LOG then return s[4] + d.window end
+  if s.kind == BUCKET then return s[1] + 1 end
+  if s.kind == LOG then return s[3] + d.window end
   if s.kind == FLIGHT then return now + d.window end
-  return s[2]
+  return s[1]
 end
 
 -- The status in three numbers. For a bucket: the time until it is full
@@ -378,20 +373,20 @@ local function standing(s, d)
   if kind == BUCKET then
     local q, r = arrival(s, d)
     if q < now then q, r = now, 0 end
-    return q - now, r, s[5]
+    return q - now, r, s[4]
   elseif kind == SLIDING then
     local start, current, previous = sliding_at(s, d, now)
     local finish = start + d.window
     local weighed, rest = muldiv(previous, max(0, finish - max(now, start)), d.window)
     local used = weighed + (rest > 0 and 1 or 0) + current
-    local is_known = max(s[4], s[5]) < UNKNOWN_COUNT
-    local mark = is_known and (s[4] + 1) * UNKNOWN_COUNT + s[5] or 0
+    local is_known = max(s[3], s[4]) < UNKNOWN_COUNT
+    local mark = is_known and (s[3] + 1) * UNKNOWN_COUNT + s[4] or 0
     return max(0, finish - now), now < start and 0 or max(0, d.limit - used), mark
   elseif kind == LOG then
-    return s[2] > 0 and max(0, s[4] + d.window - now) or 0, max(0, d.limit - s[2]), s[6]
+    return s[1] > 0 and max(0, s[3] + d.window - now) or 0, max(0, d.limit - s[1]), s[5]
   elseif kind == FLIGHT then
-    return 0, max(0, d.limit - s[2]), 0
+    return 0, max(0, d.limit - s[1]), 0
   end
-  if now >= s[2] then return kind == ALIGNED and window_end(d, now) - now or 0, d.limit, 0 end
-  return s[2] - now, now >= window_start(d, s[2]) and max(0, d.limit - s[3]) or 0, 0
+  if now >= s[1] then return kind == ALIGNED and window_end(d, now) - now or 0, d.limit, 0 end
+  return s[1] - now, now >= window_start(d, s[1]) and max(0, d.limit - s[2]) or 0, 0
 end
