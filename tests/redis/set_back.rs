@@ -30,7 +30,7 @@ for _, key in ipairs(redis.call('KEYS', 'rl:*')) do
     local format = '<B' .. string.rep('d', (#value - 1) / 8)
     local fields = { struct.unpack(format, value) }
     -- The times of each kind of counter.
-    local times = { [17] = { 2, 6 }, [18] = { 2 }, [19] = { 2 }, [20] = { 4, 6 }, [21] = {} }
+    local times = { [33] = { 2, 6 }, [34] = { 2 }, [35] = { 2 }, [36] = { 4, 6 }, [37] = {} }
     for _, index in ipairs(times[fields[1]]) do
       if index <= (#value - 1) / 8 + 1 then fields[index] = fields[index] + by end
     end

@@ -6,9 +6,10 @@
 --          records of leases, and the sorted sets of the instances that asked for a counter;
 --          with ARGV[2] the last one is what identifies the dataset
 -- ARGV[1]  a MessagePack array. Its header: now in microseconds (0: the server's
---          time), how long to keep a counter beyond its use, id of the instance,
---          number of counters, number of definitions, the latest time that the server's clock has had
---          if it was set back since (else 0), number of changes, number of leases.
+--          time), how long to keep a counter beyond its use at least, id of the instance,
+--          number of counters, number of definitions, the latest time that the server's
+--          clock has had if it was set back since (else 0), number of changes, number of
+--          leases.
 --          Then for each definition 14 numbers: kind, cost, limit, window, flags (1: never
 --          conforms, 2: smooth, 4: settled late, 8: calendar months, of which `window` is the
 --          longest); for a bucket the cost's time and the slack (both as microseconds and

@@ -20,14 +20,15 @@ local function decide_fast()
   local flags = input[d + 5]
   if kind > 3 or cost == 0 or flags % 2 == 1 or flags >= 4 or states[i] ~= nil or latest > 0 then return false end
 
-  local value, head, idle = values[i], nil, 0
+  local value, head, idle, before = values[i], nil, 0, nil
   local admitted, when, first, second = 1, 0, 0, 0
   if kind == 1 then
     local units, at, parts, written = input[d + 10], 0, 0, limit
     if value then
       if #value ~= 25 then return false end
       head, at, parts, written = open_value('<Bddd', value)
-      if head ~= 17 then return false end
+      if head ~= 33 then return false end
+      before = at
     end
     if at < now then at, parts = now, 0 end
     if written ~= limit then return false end
@@ -38,7 +39,7 @@ local function decide_fast()
       parts = parts + input[d + 7]
       local carry = floor(parts / units)
       at, parts = at + input[d + 6] + carry, parts - carry * units
-      value, idle = pack('<Bddd', 17, at, parts, limit), at + 1
+      value, idle = pack('<Bddd', 33, at, parts, limit), at + 1
     end
     first, second = at - now, parts
   else
@@ -46,13 +47,14 @@ local function decide_fast()
     if value then
       if #value ~= 17 then return false end
       head, finish, count = open_value('<Bdd', value)
-      if head ~= 18 then return false end
+      if head ~= 34 then return false end
+      before = finish
     end
     if now >= finish then finish, count = (kind == 3 and now or now - (now - input[d + 12]) % window) + window, 0 end
     local is_open, is_full = now >= finish - window, count + cost > limit
     if is_open and not is_full then
       count = count + cost
-      value, idle = pack('<Bdd', 18, finish, count), finish
+      value, idle = pack('<Bdd', 34, finish, count), finish
     else
       admitted, when = 0, is_full and finish - now or finish - window - now
     end
@@ -60,7 +62,7 @@ local function decide_fast()
   end
   if admitted == 1 then
     values[i] = value
-    put(i, value, idle)
+    put(i, value, idle, before)
   end
   local o = #out
   out[o + 1], out[o + 2], out[o + 3], out[o + 4], out[o + 5], out[o + 6] = admitted, when, 1 - admitted, first, second, 0

@@ -22,7 +22,7 @@ local BUCKET, ALIGNED, ANCHORED, SLIDING, LOG, FLIGHT = 1, 2, 3, 4, 5, 6
 local SHORT, LENGTH_SHORT = '<Bddd', 25 -- a bucket that is not settled late, or a sliding window without its last number
 local UNKNOWN_COUNT = 67108864 -- 2^26: higher counts are unknown to a claim
 local FORMAT = { '<Bddddd', '<Bdd', '<Bdd', '<Bdddd', '<Bddddd', '<Bdd' }
-local HEAD = { 17, 18, 18, 19, 20, 21 } -- 16 * version + form
+local HEAD = { 33, 34, 34, 35, 36, 37 } -- 16 * version + form
 local LENGTH = { 41, 17, 17, 33, 41, 17 }
 
 local DEFS = {}
@@ -211,8 +211,9 @@ local function state_of(i, d, set)
     if now < latest then turn_back(s, i, d) end
     subtract_expired(s, s.set, kind == LOG and now - d.window or now)
     s.added, s.removed = {}, {}
-  elseif now < latest and value then
-    turn_back(s, i, d)
+  else
+    s.was = value and s[1]
+    if now < latest and value then turn_back(s, i, d) end
   end
   states[i] = s
   return s
@@ -241,7 +242,7 @@ local function write(i, idle)
   end
   local third = s.is_reserved and -s[3] or s[3]
   local is_long = s.is_long or kind == SLIDING and s[4] ~= 0
-  put(i, struct.pack(is_long and FORMAT[kind] or SHORT, HEAD[kind], s[1], s[2], third, s[4], s[5]), idle)
+  put(i, struct.pack(is_long and FORMAT[kind] or SHORT, HEAD[kind], s[1], s[2], third, s[4], s[5]), idle, s.was)
   if s.set then call('PEXPIRE', s.set, lasting(idle)) end
 end
 
