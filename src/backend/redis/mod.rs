@@ -191,7 +191,7 @@ use crate::{error::BackendError, time::Timestamp};
 ///   of a cluster, among which the tenants are divided. Behind them up to 64
 ///   times [`max_batch`](RedisBuilder::max_batch) requests are queued; the next
 ///   one fails.
-/// - On the server a counter has one key of some 200 bytes, name included. A
+/// - On the server a counter has one key of some 180 bytes, name included. A
 ///   log, or a concurrency limit, has a sorted set beside it, with at most one
 ///   entry per admission. Each key has a TTL. The number of keys is not bounded:
 ///   use `maxmemory` with `noeviction`, since an evicted counter is lost.
