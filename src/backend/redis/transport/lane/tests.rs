@@ -205,6 +205,24 @@ async fn no_caller_waits_beyond_the_deadline() {
     assert_idle(&lane);
 }
 
+/// Nobody waits for the calls before them, so it is not their deadline that ends it.
+#[tokio::test(start_paused = true)]
+async fn no_caller_waits_beyond_the_deadline_for_pushed_items() {
+    for after in [0, 20, 49, 50, 70] {
+        let lane = lane(0, limits(8));
+        for item in [50, 51] {
+            lane.push(item);
+            settle().await;
+        }
+        tokio::time::sleep(Duration::from_millis(after)).await;
+        let started = Instant::now();
+        assert_eq!(submit(&lane, 3, None).await.unwrap_err().kind(), BackendErrorKind::Timeout);
+        let took = started.elapsed();
+        assert!(took >= DEADLINE && took <= DEADLINE + Duration::from_millis(2), "{took:?} after {after} ms");
+        assert_eq!(sent(&lane), [[50], [51]]);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_queue_is_bounded_and_cancelled_items_do_not_count() {
     let lane = lane(0, LaneLimits { max_queued: 3, ..limits(8) });

@@ -75,3 +75,23 @@ async fn a_pushed_item_is_sent_before_later_items() {
         assert_idle(&lane);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn no_item_is_coalesced_across_a_pushed_one_when_a_full_queue_drops_the_abandoned() {
+    let lane = lane(0, LaneLimits { max_queued: 4, ..limits(8) });
+    let _busy = spawn_all(&lane, 1..=2).await;
+    let early = tokio::spawn(submit(&lane, 7, Some(7)));
+    settle().await;
+    lane.push(50);
+    let gone = [spawn(&lane, 3), spawn(&lane, 4)];
+    settle().await;
+    gone.iter().for_each(JoinHandle::abort);
+    settle().await;
+    let later = [tokio::spawn(submit(&lane, 8, None)), tokio::spawn(submit(&lane, 7, Some(7)))];
+    settle().await;
+    lane.executor.permits.add_permits(10);
+    for (result, expected) in [early].into_iter().chain(later).zip([14, 16, 14]) {
+        assert_eq!(result.await.unwrap().unwrap(), expected);
+    }
+    assert_eq!(sent(&lane)[2..], [[7, 50, 8, 7]]);
+}
