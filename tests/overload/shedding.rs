@@ -17,7 +17,7 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 use tower::{Layer as _, ServiceExt, service_fn};
 use tower_ratelimit::{
     Descriptor, Policy, Priority, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, Rule, Tenant,
-    overload::{self, Overload},
+    overload::{self, LoadSignal, Overload},
     priority, tenant,
     testing::{ManualClock, SeededJitter},
 };
@@ -33,9 +33,13 @@ impl Load {
         self.0.store(percent, Ordering::Relaxed);
     }
 
-    fn overload(&self) -> Overload {
+    fn signal(&self) -> impl LoadSignal {
         let load = self.clone();
-        Overload::new().signal(overload::named("queue", move || load.0.load(Ordering::Relaxed) as f64), 100.0)
+        overload::named("queue", move || load.0.load(Ordering::Relaxed) as f64)
+    }
+
+    fn overload(&self) -> Overload {
+        Overload::new().signal(self.signal(), 100.0)
     }
 }
 
@@ -187,6 +191,22 @@ async fn a_signal_that_fails_is_ignored() {
     }
     panic::set_hook(hook);
     assert!(shed > 50, "the signal that works still counts: {shed}");
+}
+
+#[tokio::test]
+async fn the_worst_signal_counts() {
+    let (clock, load) = (ManualClock::new(), Load::default());
+    load.set(1_000);
+    let idle = || overload::named("idle", || 0.0);
+    let overload = Overload::new().signal(idle(), 1.0).signal(load.signal(), 100.0).signal(idle(), 1.0);
+    let policy = Policy::from(Quota::per_day(1_000_000)).overload(overload);
+    let limiter = RateLimiter::builder().policy(policy).clock(clock.clone()).build().unwrap();
+    let mut shed = 0;
+    for _ in 0..100 {
+        clock.advance(INTERVAL);
+        shed += usize::from(!limiter.check(&Descriptor::new("/")).await.is_allowed());
+    }
+    assert!(shed > 50, "{shed}");
 }
 
 /// As if it were at its threshold.
