@@ -251,14 +251,15 @@ impl Quota {
     /// [`Permit`](crate::Permit) it is measured until that is dropped, unless by
     /// [`refund`](crate::Permit::refund).
     ///
-    /// Each window of a second with at least 50 answers, else of up to 30 s, gives a mean.
-    /// `recent` is an average of about 4 of these; `baseline` follows it down at once, and up
-    /// slowly, while throughput follows the requests in flight. About
-    /// `in_flight * (1 - baseline / recent)` requests queue in the handler.
+    /// Each window of a second, and of a fifth of that until the limit first shrinks, gives a
+    /// mean. It has at least 50 answers, and two for each request in flight, or goes on for up
+    /// to 30 s. `recent` is an average of about 4 of these; `baseline` follows it down at once,
+    /// and up slowly, while throughput follows the requests in flight or the limit is at its
+    /// minimum. About `in_flight * (1 - baseline / recent)` requests queue in the handler.
     ///
     /// | queue | the limit |
     /// |---|---|
-    /// | at most sqrt(limit), and it was nearly used up | grows by log10(limit); by a half until it first shrinks |
+    /// | at most sqrt(limit), and it was nearly used up | grows by sqrt(limit) / 2; by a half until it first shrinks |
     /// | more than 2 * sqrt(limit) | shrinks by log10(limit) |
     /// | more than sqrt(limit), and throughput falls as more are in flight | shrinks, too |
     ///

@@ -20,26 +20,32 @@ pub(in crate::limiter) struct LimitSummary {
 
 /// The limit of one key, and what it was found by.
 ///
-/// Latencies are collected in windows of a second that have at least 50; else a window goes
-/// on, for at most 30 s. At its end its mean changes two averages: `recent`, and `baseline`,
-/// which falls with `recent` at once. By Little's law `in_flight * (1 - baseline / recent)`
-/// requests queue in the handler. A 90th percentile does not obey it: where one request in
-/// ten is slow, it jumps between the fast and the slow ones.
+/// Latencies are collected in windows of a second that have at least 50, and two for each
+/// request in flight; else a window goes on, for at most 30 s. Until the limit first shrinks,
+/// a fifth of a second is enough. At its end its mean changes two averages: `recent`, and
+/// `baseline`, which falls with `recent` at once. By Little's law
+/// `in_flight * (1 - baseline / recent)` requests queue in the handler. A 90th percentile does
+/// not obey it: where one request in ten is slow, it jumps between the fast and the slow ones.
 ///
 /// | the queue, in `sqrt(limit)` | the limit |
 /// |---|---|
-/// | at most 1, and it was nearly used up | grows by `log10(limit)`; until it first shrinks, by a half |
+/// | at most 1, and it was nearly used up | grows by `sqrt(limit) / 2`; until it first shrinks, by a half |
 /// | from 1 to 2 | stays |
 /// | more than 2 | shrinks by `log10(limit)` |
 /// | more than 1, and throughput falls as requests in flight rise | shrinks likewise |
 ///
 /// The root is by how much requests in service vary by chance: a queue of `log10` is within
-/// the noise of a limit of hundreds, which then only shrinks.
+/// the noise of a limit of hundreds, which then only shrinks. The limit shrinks slowly, since
+/// a handler that has become slower needs no lower one, and what it answers meanwhile shows
+/// that.
 ///
 /// While at least half of the limit is in use, `baseline` rises only by as much as throughput
 /// has followed the requests in flight (`yield_per_unit`). A handler that has become slower
 /// answers less as the limit shrinks, so its baseline rises; one that queues answers as much
-/// as before, so its queue does not become the baseline.
+/// as before, so its queue does not become the baseline. The first windows may be lucky: until
+/// the limit first shrinks, `baseline` rises by all of what was compared, later by a quarter.
+/// At the minimum nothing is compared, and `baseline` follows: a limit that cannot shrink would
+/// never learn that what looks like a queue is none.
 ///
 /// The limit is never more than five times the peak in flight. The growth by a half is that
 /// of TCP's slow start: a restarted process does not reject healthy traffic for minutes. A
@@ -65,12 +71,17 @@ pub(super) struct GradientState {
     samples: u64,
 }
 
-/// The shortest and the longest window, in nanoseconds.
+/// The shortest window until the limit first shrinks, the shortest after that, and the
+/// longest, in nanoseconds.
+const FIRST_SHORTEST: u64 = 200_000_000;
 const SHORTEST: u64 = 1_000_000_000;
 const LONGEST: u64 = 30_000_000_000;
 
 /// A window that is not the longest has at least so many latencies, and any at least a fifth.
 const ENOUGH: u64 = 50;
+
+/// It has so many for each request in flight: latencies of fewer are those of fast ones.
+const TURNS: f64 = 2.0;
 
 /// So many windows weigh in the averages, and so many are compared.
 const AVERAGED: f64 = 4.0;
@@ -93,8 +104,9 @@ const IN_USE: f64 = 0.5;
 /// The limit is at most so many times the peak in flight.
 const MOST_UNUSED: f64 = 5.0;
 
-/// The growth of a limit that has never shrunk.
+/// The growth of a limit that has never shrunk, and of others, in `sqrt(limit)`.
 const FIRST_GROWTH: f64 = 1.5;
+const GROWTH: f64 = 0.5;
 
 /// A change of the requests in flight by this part or less, each window, shows nothing.
 const STILL: f64 = 0.05;
@@ -152,22 +164,23 @@ impl GradientState {
         let most = if self.windows > 0.0 { self.recent * OUTLIER } else { latency };
         self.window.add(latency.min(most), now);
         let passed = now.saturating_sub(self.window.started);
-        let is_complete = passed >= SHORTEST && self.window.seen >= ENOUGH || passed >= LONGEST;
+        let shortest = if self.has_shrunk { SHORTEST } else { FIRST_SHORTEST };
+        let is_complete = passed >= shortest && self.window.has_enough() || passed >= LONGEST;
         if !is_complete {
             return None;
         }
         let window = mem::replace(&mut self.window, Window { started: now, ..Window::default() });
         if window.seen >= ENOUGH / 5 {
-            self.end(&window, float(passed) / 1e9);
+            self.end(bounds, &window, float(passed) / 1e9);
             self.bind(bounds);
         }
         Some(window)
     }
 
-    fn end(&mut self, window: &Window, seconds: f64) {
-        let (seen, admitted) = (float(window.seen), window.admitted.max(1.0));
-        let in_flight = window.in_flight / admitted;
-        self.compare(window.mean_used / admitted >= IN_USE, in_flight, seen / seconds);
+    fn end(&mut self, bounds: &LimitBounds, window: &Window, seconds: f64) {
+        let (seen, in_flight) = (float(window.seen), window.mean_in_flight());
+        let is_in_use = window.mean_used / window.admitted.max(1.0) >= IN_USE;
+        self.compare(is_in_use && self.limit > bounds.min, in_flight, seen / seconds);
         self.average(window.latencies / seen);
         let (step, unit) = (self.limit.log10().max(1.0), self.limit.sqrt());
         let queue = in_flight * (1.0 - self.baseline / self.recent) / unit;
@@ -178,7 +191,7 @@ impl GradientState {
             self.limit = grown_from.unwrap_or(self.limit - step);
         } else if queue <= SHORT_QUEUE && window.used >= NEARLY {
             self.grown_from = (!self.has_shrunk).then_some(self.limit);
-            self.limit = if self.has_shrunk { self.limit + step } else { self.limit * FIRST_GROWTH };
+            self.limit = if self.has_shrunk { self.limit + unit * GROWTH } else { self.limit * FIRST_GROWTH };
         }
         if window.admitted > 0.0 {
             self.limit = self.limit.min(window.peak * MOST_UNUSED);
@@ -186,10 +199,11 @@ impl GradientState {
     }
 
     /// Finds how much throughput follows the requests in flight, by their slope over the
-    /// latest windows. Where those hardly differ, it stays what it was.
-    fn compare(&mut self, is_in_use: bool, in_flight: f64, throughput: f64) {
-        if !is_in_use {
-            // Whatever comes then, it is no queue.
+    /// latest windows in which the limit was in use and not at its minimum. Where those hardly
+    /// differ, it stays what it was.
+    fn compare(&mut self, is_limiting: bool, in_flight: f64, throughput: f64) {
+        if !is_limiting {
+            // Whatever comes then, it is no queue, or none that the limit can change.
             self.history.clear();
             self.yield_per_unit = 1.0;
             return;
@@ -221,7 +235,8 @@ impl GradientState {
         self.recent += (latency - self.recent) * weight;
         // The square makes little of the noise around 0.
         let follows = self.yield_per_unit.clamp(0.0, 1.0).powi(2);
-        self.baseline = (self.baseline + (self.recent - self.baseline) * weight * follows).min(self.recent);
+        let follows = if self.has_shrunk || self.history.len() < 2 { follows * weight } else { follows };
+        self.baseline = (self.baseline + (self.recent - self.baseline) * follows).min(self.recent);
     }
 }
 
@@ -250,6 +265,14 @@ impl Window {
         }
         self.latencies += latency;
         self.seen += 1;
+    }
+
+    fn mean_in_flight(&self) -> f64 {
+        self.in_flight / self.admitted.max(1.0)
+    }
+
+    fn has_enough(&self) -> bool {
+        self.seen >= ENOUGH && float(self.seen) >= self.mean_in_flight() * TURNS
     }
 }
 

@@ -1,8 +1,13 @@
 //! The law of adaptive concurrency limits, in virtual time.
 
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap},
+};
+
 use proptest::prelude::*;
 
-use super::{ENOUGH, GradientState, LONGEST, SHORTEST};
+use super::{ENOUGH, FIRST_SHORTEST, GradientState, LONGEST, SHORTEST};
 use crate::policy::LimitBounds;
 
 const BOUNDS: LimitBounds = LimitBounds { min: 10.0, max: 500.0, start: 20.0 };
@@ -21,15 +26,30 @@ impl Driven {
 
     /// A window in which all answers took `latency`, with so many in flight.
     fn window(&mut self, in_flight: u64, latency: u64) -> f64 {
+        self.answers(in_flight, latency, SHORTEST / 50);
+        self.state.limit()
+    }
+
+    /// The answers of a window, one each time that `passed` has passed.
+    fn answers(&mut self, in_flight: u64, latency: u64, passed: u64) -> u64 {
         let most = limit(&self.state);
-        for _ in 0..100 {
+        let mut answers = 0;
+        loop {
+            answers += 1;
             self.state.admitted(in_flight.min(most), most);
-            self.now += SHORTEST / 50;
+            self.now += passed;
             if self.state.answered(&BOUNDS, latency, self.now).is_some() {
-                break;
+                return answers;
             }
         }
-        self.state.limit()
+    }
+
+    /// Has it shrink, by a queue.
+    fn shrunk(mut self) -> Self {
+        for latency in [10, 10, 60, 60] {
+            self.window(500, latency * MS);
+        }
+        self
     }
 }
 
@@ -76,6 +96,103 @@ fn it_shrinks_as_latency_rises() {
         assert!((shrunk - shrunk.log10() - next).abs() < 1e-9, "{next} after {shrunk}");
         shrunk = next;
     }
+}
+
+/// A limit of 45 whose averages show latencies a quarter above the baseline. Up to three
+/// quarters of it were in flight, so it has not grown.
+fn with_some_queue() -> Driven {
+    let mut driven = Driven::new();
+    for in_flight in [20, 30].into_iter().chain([33; 20]) {
+        driven.window(in_flight, if in_flight == 33 { 12_500_000 } else { 10 * MS });
+    }
+    assert_eq!(driven.state.limit(), 45.0);
+    driven
+}
+
+/// Between the two bounds of a queue nothing changes: it would shrink and grow by turns.
+#[test]
+fn it_stays_while_the_queue_is_neither_short_nor_long() {
+    let mut driven = with_some_queue();
+    for _ in 0..20 {
+        assert_eq!(driven.window(45, 12_500_000), 45.0, "{:?}", driven.state);
+    }
+}
+
+#[test]
+fn it_shrinks_at_such_a_queue_if_throughput_falls_as_in_flight_rises() {
+    let mut driven = with_some_queue();
+    driven.answers(45, 12_500_000, SHORTEST / 25);
+    assert!(driven.state.limit() < 45.0, "{:?}", driven.state);
+}
+
+/// One answer in 50 that takes a thousand times longer counts for ten: it must not decide.
+#[test]
+fn one_request_that_hangs_does_not_shrink_it() {
+    let mut driven = Driven::new();
+    while driven.state.limit() < 200.0 {
+        driven.window(500, 10 * MS);
+    }
+    let before = driven.state.limit();
+    let most = limit(&driven.state);
+    driven.state.admitted(most, most);
+    driven.now += MS;
+    assert!(driven.state.answered(&BOUNDS, 10_000 * MS, driven.now).is_none());
+    assert!(driven.window(500, 10 * MS) > before, "{:?}", driven.state);
+}
+
+/// After half a minute, ten answers are enough to learn from, and nine are not.
+#[test]
+fn a_window_of_few_answers_is_not_learned_from() {
+    for (answers, is_known) in [(9, false), (10, true)] {
+        let mut driven = Driven::new();
+        for _ in 1..answers {
+            driven.state.admitted(5, 20);
+            assert!(driven.state.answered(&BOUNDS, MS, driven.now).is_none());
+        }
+        assert!(driven.state.answered(&BOUNDS, MS, driven.now + LONGEST).is_some());
+        assert_eq!(driven.state.summary().baseline > 0.0, is_known, "{answers}");
+    }
+}
+
+/// After its first decrease it grows by a part of what its load varies by, so that a large
+/// limit is found in a minute.
+#[test]
+fn it_grows_by_half_the_root_after_it_has_shrunk() {
+    let mut driven = Driven::new().shrunk();
+    let found: Vec<f64> = (0..60).map(|_| driven.window(500, 10 * MS)).collect();
+    let grown: Vec<_> = found.windows(2).filter(|pair| pair[1] > pair[0]).collect();
+    assert!(grown.len() >= 10, "{found:?}");
+    assert!(grown.iter().all(|pair| (pair[0] + pair[0].sqrt() / 2.0 - pair[1]).abs() < 1e-9), "{found:?}");
+}
+
+/// A handler that is slow for as long as the limit is at its minimum has no queue that the
+/// limit could shorten.
+#[test]
+fn at_the_minimum_the_latency_becomes_the_baseline() {
+    let mut driven = Driven::new().shrunk();
+    let found: Vec<f64> = (0..100).map(|_| driven.window(500, 60 * MS)).collect();
+    assert!(found.contains(&BOUNDS.min), "{found:?}");
+    assert!(*found.last().unwrap() > 2.0 * BOUNDS.min, "{found:?}");
+}
+
+#[test]
+fn windows_are_short_until_it_first_shrinks() {
+    let mut driven = Driven::new();
+    // The first answer starts the first window, so it has one more.
+    assert_eq!(driven.answers(10, 10 * MS, MS), FIRST_SHORTEST / MS + 1);
+    assert_eq!(driven.answers(10, 10 * MS, MS), FIRST_SHORTEST / MS);
+    let mut driven = driven.shrunk();
+    assert_eq!(driven.answers(10, 10 * MS, MS), SHORTEST / MS);
+}
+
+/// Else only the fast ones would be measured.
+#[test]
+fn a_window_has_two_answers_for_each_in_flight() {
+    let mut driven = Driven::new();
+    while driven.state.limit() < 200.0 {
+        driven.window(500, 10 * MS);
+    }
+    assert_eq!(driven.answers(200, 10 * MS, FIRST_SHORTEST / 100), 400);
 }
 
 #[test]
@@ -137,44 +254,64 @@ fn a_window_has_enough_answers_or_ends_after_half_a_minute() {
     assert!(driven.state.answered(&BOUNDS, MS, driven.now + LONGEST).is_some());
 }
 
-/// A pool of workers, each of which takes as long as a sequence says; more requests than it
-/// serves come, and those beyond the limit are rejected.
-#[test]
-fn it_finds_what_a_pool_serves_and_stays_there() {
-    const WORKERS: usize = 50;
-    let mut driven = Driven::new();
-    let (mut random, mut at_end, mut seen) = (1_u64, Vec::new(), Vec::new());
-    let mut free = vec![driven.now; WORKERS];
-    let mut in_flight = std::collections::BTreeMap::<(u64, u64), u64>::new();
-    for request in 0..2_000_000_u64 {
-        // Five a millisecond: ten times what it serves.
-        driven.now += MS / 5;
-        while let Some(entry) = in_flight.first_entry().filter(|entry| entry.key().0 <= driven.now) {
+/// A pool of workers, each of which takes around `mean` nanoseconds. Requests come each
+/// `MS / 5`, and those beyond the limit are rejected. Returns the limits that were found, and
+/// how many were admitted.
+fn pool(state: &mut GradientState, workers: usize, mean: f64, requests: u64) -> (Vec<f64>, usize) {
+    let (mut now, mut random, mut admitted, mut seen) = (SHORTEST, 1_u64, 0, Vec::new());
+    let mut free: BinaryHeap<_> = vec![Reverse(now); workers].into();
+    let mut in_flight = BTreeMap::<(u64, u64), u64>::new();
+    for request in 0..requests {
+        now += MS / 5;
+        while let Some(entry) = in_flight.first_entry().filter(|entry| entry.key().0 <= now) {
             let ((end, _), sent) = entry.remove_entry();
-            if driven.state.answered(&BOUNDS, end - sent, end).is_some() {
-                seen.push(driven.state.limit());
+            if state.answered(&POOLED, end - sent, end).is_some() {
+                seen.push(state.limit());
             }
         }
-        let most = limit(&driven.state);
+        let most = limit(state);
         if in_flight.len() as u64 >= most {
             continue;
         }
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // Around 100 ms, exponential.
         let uniform = (random >> 11) as f64 / (1_u64 << 53) as f64;
-        let takes = (-(1.0 - uniform).ln() * 1e8) as u64;
-        let worker = free.iter_mut().min().unwrap();
-        *worker = (*worker).max(driven.now) + takes;
-        in_flight.insert((*worker, request), driven.now);
-        driven.state.admitted(in_flight.len() as u64, most);
-        at_end.push((driven.now, *worker));
+        let takes = (-(1.0 - uniform).ln() * mean) as u64;
+        let Reverse(worker) = free.pop().unwrap();
+        let end = worker.max(now) + takes;
+        free.push(Reverse(end));
+        in_flight.insert((end, request), now);
+        state.admitted(in_flight.len() as u64, most);
+        admitted += 1;
     }
+    (seen, admitted)
+}
+
+const POOLED: LimitBounds = LimitBounds { max: 5_000.0, ..BOUNDS };
+
+/// Ten times more requests come than it serves.
+#[test]
+fn it_finds_what_a_pool_serves_and_stays_there() {
+    const WORKERS: usize = 50;
+    let mut state = GradientState::new(&POOLED);
+    let (seen, admitted) = pool(&mut state, WORKERS, 1e8, 2_000_000);
     let settled = &seen[60..];
     let (least, most) = settled.iter().fold((f64::MAX, 0.0_f64), |(least, most), at| (least.min(*at), most.max(*at)));
     assert!(least >= 45.0 && most <= 200.0, "{least} to {most} of {WORKERS} workers in {} windows", seen.len());
     // It serves nearly all that the pool can.
-    let served = at_end.len() as f64 / (2_000_000.0 / 10.0);
+    let served = admitted as f64 / (2_000_000.0 / 10.0);
     assert!(served >= 0.95, "{served}");
+}
+
+/// From a limit that has shrunk to 20, for 500 workers: within two minutes it serves nearly
+/// all that they can.
+#[test]
+fn it_finds_what_a_large_pool_serves() {
+    let mut state = GradientState { has_shrunk: true, ..GradientState::new(&POOLED) };
+    pool(&mut state, 500, 2e8, 600_000);
+    let (seen, admitted) = pool(&mut state, 500, 2e8, 300_000);
+    let served = admitted as f64 / (300_000.0 / 2.0);
+    assert!(served >= 0.95, "{served}: {seen:?}");
+    assert!(seen.iter().all(|limit| *limit <= 800.0), "{seen:?}");
 }
 
 proptest! {
