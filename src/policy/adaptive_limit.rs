@@ -45,9 +45,10 @@ impl LimitSteps {
     }
 
     /// The index of the highest step that is at most `limit`, or 0.
-    #[allow(clippy::cast_precision_loss, reason = "validation bounds the maximum")]
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is within the bounds")]
     pub(crate) fn step(&self, limit: f64) -> usize {
-        self.limits.partition_point(|&step| step as f64 <= limit).saturating_sub(1)
+        let limit = limit as u64;
+        self.limits.partition_point(|&step| step <= limit).saturating_sub(1)
     }
 }
 

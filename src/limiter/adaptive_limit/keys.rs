@@ -5,7 +5,6 @@
 use std::{
     collections::HashMap,
     sync::{Mutex, PoisonError},
-    time::Duration,
 };
 
 use foldhash::fast::RandomState;
@@ -28,8 +27,8 @@ struct KeyLimit {
 /// The most keys. One takes less than 1 KB.
 const MOST_KEYS: usize = 4_096;
 
-/// A key that was not used for so long starts again.
-const KNOWN_FOR: Duration = Duration::from_secs(3_600);
+/// A key that was not used for so long, in nanoseconds, starts again.
+const KNOWN_FOR: u64 = 3_600_000_000_000;
 
 impl AdaptiveLimits {
     /// Reads or changes the state of a charge's key. One that is not known is at its start.
@@ -46,7 +45,7 @@ impl AdaptiveLimits {
         }
         let new = || KeyLimit { state: GradientState::new(&steps.bounds), used_at: now };
         let limit = keys.entry(charge.fingerprint()).or_insert_with(new);
-        if now.saturating_since(limit.used_at) > KNOWN_FOR {
+        if now.as_nanos().saturating_sub(limit.used_at.as_nanos()) > KNOWN_FOR {
             *limit = new();
         }
         limit.used_at = now;

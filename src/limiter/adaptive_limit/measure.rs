@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::StatusCode;
 
 use super::{
-    super::{attempt::Charges, lease::Lease, observe, state::RateLimiter},
+    super::{lease::Lease, observe, state::RateLimiter},
     gradient::LimitSummary,
 };
 use crate::{
@@ -87,15 +87,15 @@ impl Lease {
     /// sheds the request, nor after a refund.
     pub(crate) fn measure(&self, status: Option<StatusCode>) {
         let rejects = |status| matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-        let charges = || self.receipt().charges().filter(|charge| steps_of(charge).is_some());
-        if charges().next().is_none() || self.is_released() || status.is_some_and(rejects) {
+        if self.is_released() || status.is_some_and(rejects) {
             return;
         }
-        let (limits, now) = (&self.limiter.inner.adaptive_limits, self.limiter.now());
-        let latency = nanos(now.saturating_since(self.sent()));
-        for charge in charges().collect::<Charges<'_>>() {
+        for charge in self.receipt().charges() {
             let Some(steps) = steps_of(&charge) else { continue };
-            let ended = limits.with(&charge, steps, now, |state| {
+            // One limit nearly always, so the clock is read once.
+            let now = self.limiter.now();
+            let latency = nanos(now.saturating_since(self.sent()));
+            let ended = self.limiter.inner.adaptive_limits.with(&charge, steps, now, |state| {
                 let ended = state.answered(&steps.bounds, latency, now.as_nanos())?;
                 Some((ended, state.summary()))
             });

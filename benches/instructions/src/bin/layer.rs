@@ -22,7 +22,7 @@ use http::{
 };
 use http_body_util::Full;
 use tower_layer::Layer;
-use tower_ratelimit::{Headers, Quota, RateLimitLayer, RateLimiter, tenant::{self, PeerAddr}};
+use tower_ratelimit::{Headers, Policy, Quota, RateLimitLayer, RateLimiter, Rule, tenant::{self, PeerAddr}};
 use tower_service::Service;
 
 const CALLERS: u32 = 1_000;
@@ -80,15 +80,17 @@ fn main() -> ExitCode {
     match headers {
         None => run(&no_op, no_op.clone(), by_peer, count),
         Some(headers) => {
+            // What a server can take has one limit for all callers.
+            let in_flight = |quota| Policy::new().rule(Rule::new("server").per([]).tier(quota));
             // No request is rejected, whatever the count, or nearly all are.
-            let quota = match &**case {
-                "reject" | "reject-top" | "reject-five" => Quota::per_day(1),
-                "layer-concurrent" => Quota::concurrent(20),
-                "layer-adaptive" => Quota::adaptive_concurrency(20..=200),
-                _ => Quota::per_minute(60_000_000_000),
+            let policy = match &**case {
+                "reject" | "reject-top" | "reject-five" => Quota::per_day(1).into(),
+                "layer-concurrent" => in_flight(Quota::concurrent(20)),
+                "layer-adaptive" => in_flight(Quota::adaptive_concurrency(20..=200)),
+                _ => Quota::per_minute(60_000_000_000).into(),
             };
             let top = if case.ends_with("-top") { 256 } else { 0 };
-            let limiter = RateLimiter::builder().policy(quota).top_tenants(top).build().expect("a valid policy");
+            let limiter = RateLimiter::builder().policy(policy).top_tenants(top).build().expect("a valid policy");
             let layer = RateLimitLayer::new(limiter).headers(headers);
             // Without an extractor, the tenant is the peer's address.
             let layer = if by_peer { layer } else { layer.tenant(tenant::header(&API_KEY)) };
