@@ -30,8 +30,8 @@ const UNLOADED: usize = 5;
 const OVERLOADED: usize = 15;
 const AFTER: usize = 12;
 
-/// Prints a table for each kind of handler.
-pub(crate) fn run() -> Result<(), Box<dyn Error>> {
+/// Prints a table for each kind of handler, of the protections with this in their names.
+pub(crate) fn run(part: &str) -> Result<(), Box<dyn Error>> {
     // The server has the first core; this process, with all of its threads, the second.
     Command::new("taskset").args(["-cp", "1", &std::process::id().to_string()]).stdout(Stdio::null()).status()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
@@ -42,7 +42,7 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         println!("\n### handler: {handler}; {capacity:.0} requests a second\n");
         println!("| protection | goodput | p99 (at 0.3 of the capacity) | critical in time | normal after |");
         println!("|---|---:|---:|---:|---:|");
-        for name in PROTECTIONS {
+        for name in PROTECTIONS.into_iter().filter(|name| name.contains(part)) {
             let server = Server::start(name, handler)?;
             println!("| {name} | {} |", runtime.block_on(server.measure(capacity)));
         }

@@ -3,7 +3,8 @@
 //! - `cargo run --release --manifest-path benches/overload/Cargo.toml -- simulate`: in
 //!   virtual time. A folder after it is for the picture.
 //! - `cargo run --release --manifest-path benches/overload/Cargo.toml -- serve`: an axum
-//!   server under three times the load that it can take. Needs two cores and `taskset`.
+//!   server under three times the load that it can take. Needs two cores and `taskset`. A
+//!   part of a name after it measures only such protections.
 
 #[allow(dead_code, reason = "fleets are drawn elsewhere")]
 #[path = "../../simulate/draw.rs"]
@@ -29,8 +30,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["simulate"] => overload::run(None, &peers::SIMULATED),
         ["simulate", folder] => overload::run(Some(Path::new(folder)), &peers::SIMULATED),
-        ["serve"] => loaded::run(),
+        ["serve"] => loaded::run(""),
+        ["serve", part] => loaded::run(part),
         ["server", protection, handler] => Ok(served::serve(protection, handler)?),
-        _ => Err("expected `simulate` with an optional folder for the picture, or `serve`".into()),
+        _ => Err("expected `simulate` with an optional folder for the picture, or `serve` with an optional part of a name".into()),
     }
 }
