@@ -126,20 +126,22 @@ impl<E: Executor> Lane<E> {
         self.enqueue(|queue| items.into_iter().for_each(|item| queue.push(item)));
     }
 
-    /// The first deadline of these callers, who are of a running call, or else of those in
-    /// the queue: they came later. One timer for all of them costs less than one for each.
-    /// A request that comes while none waits ends later than this.
+    /// The first deadline of these callers, who are of a running call, and of those in the
+    /// queue: of a batch, the latest may have come after them, and joined an earlier item.
+    /// One timer for all of them costs less than one for each. A request that comes while
+    /// none waits ends later than this.
     fn next_end(&self, callers: &[Option<Caller<E::Output>>]) -> Instant {
-        let own = callers.iter().flatten().map(|caller| caller.end).min();
-        own.or_else(|| lock(&self.queue).first_end()).unwrap_or_else(|| self.deadline.end())
+        let own = callers.iter().flatten().map(|caller| caller.end);
+        own.chain(lock(&self.queue).first_end()).min().unwrap_or_else(|| self.deadline.end())
     }
 
-    /// Drops callers whose deadline has passed, and if none is left those in the queue.
+    /// Drops callers whose deadline has passed.
     fn drop_late(&self, callers: &mut [Option<Caller<E::Output>>]) {
         let now = Instant::now();
         callers.iter_mut().for_each(|caller| drop(caller.take_if(|caller| caller.end <= now)));
-        if callers.iter().all(Option::is_none) {
-            lock(&self.queue).remove_abandoned(now);
+        let mut queue = lock(&self.queue);
+        if queue.first_end().is_some_and(|end| end <= now) {
+            queue.remove_abandoned(now);
         }
     }
 

@@ -195,9 +195,10 @@ impl<I, O> LaneQueue<I, O> {
         items.into_iter().for_each(|queued| self.enqueue(queued));
     }
 
-    /// The first deadline of the requests in the queue.
+    /// The first deadline of the requests in the queue: those of an item, and items, are in
+    /// the order in which they came.
     pub(super) fn first_end(&self) -> Option<Instant> {
-        self.items.iter().flat_map(|queued| &queued.callers).map(|caller| caller.end).min()
+        self.items.iter().find_map(|queued| Some(queued.callers.first()?.end))
     }
 
     fn enqueue(&mut self, queued: QueuedItem<I, O>) {

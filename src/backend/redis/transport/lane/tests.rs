@@ -205,7 +205,7 @@ async fn no_caller_waits_beyond_the_deadline() {
     assert_idle(&lane);
 }
 
-/// Nobody waits for the calls before them, so it is not their deadline that ends it.
+/// No caller waits for the calls before them, so it is not their deadline that ends it.
 #[tokio::test(start_paused = true)]
 async fn no_caller_waits_beyond_the_deadline_for_pushed_items() {
     for after in [0, 20, 49, 50, 70] {
@@ -214,13 +214,41 @@ async fn no_caller_waits_beyond_the_deadline_for_pushed_items() {
             lane.push(item);
             settle().await;
         }
-        tokio::time::sleep(Duration::from_millis(after)).await;
+        tokio::time::advance(Duration::from_millis(after)).await;
         let started = Instant::now();
         assert_eq!(submit(&lane, 3, None).await.unwrap_err().kind(), BackendErrorKind::Timeout);
         let took = started.elapsed();
         assert!(took >= DEADLINE && took <= DEADLINE + Duration::from_millis(2), "{took:?} after {after} ms");
         assert_eq!(sent(&lane), [[50], [51]]);
     }
+}
+
+/// A later one has joined the item before, whose call is waited for.
+#[tokio::test(start_paused = true)]
+async fn a_caller_who_joined_an_item_late_delays_no_deadline_behind_it() {
+    let pass = async |millis| {
+        settle().await;
+        tokio::time::advance(Duration::from_millis(millis)).await;
+        settle().await;
+    };
+    let lane = lane(0, LaneLimits { max_calls: 1, ..limits(1) });
+    let _running = spawn(&lane, 1);
+    pass(10).await;
+    let submitted = |item, key| {
+        let lane = Arc::clone(&lane);
+        tokio::spawn(async move { submit(&lane, item, key).await })
+    };
+    let _first = submitted(2, Some(7));
+    pass(1).await;
+    let (started, behind) = (Instant::now(), submitted(3, None));
+    pass(20).await;
+    let _late = submitted(2, Some(7));
+    pass(1).await;
+    lane.executor.permits.add_permits(1);
+    assert_eq!(behind.await.unwrap().unwrap_err().kind(), BackendErrorKind::Timeout);
+    let took = started.elapsed();
+    assert!(took >= DEADLINE && took <= DEADLINE + Duration::from_millis(2), "{took:?}");
+    assert_eq!(sent(&lane), [&[1][..], &[2, 2]]);
 }
 
 #[tokio::test(start_paused = true)]
