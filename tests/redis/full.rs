@@ -2,8 +2,11 @@
 //! whose keys callers can invent fall back to the local limiter, unless they set
 //! a failure mode.
 
+use std::time::Duration;
+
 use redis::Value;
-use tower_ratelimit::{FailureMode, Policy, Quota, RateLimiter, Rule, error::BackendErrorKind};
+use tokio::time::Instant;
+use tower_ratelimit::{Descriptor, FailureMode, Policy, Quota, RateLimiter, Rule, error::BackendErrorKind};
 
 #[cfg(feature = "tracing")]
 use super::{LONG, log};
@@ -81,6 +84,24 @@ async fn an_error_names_the_lack_of_memory() {
         assert_eq!(failure_kind(&limiter, "acme").await, Some(BackendErrorKind::OutOfMemory));
     }
     assert!(redis.stats().open);
+}
+
+/// Also where a call looks for lost data, which is once a second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_server_still_answers_what_it_need_not_write() {
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
+    let redis = patient(server.url()).await;
+    let limiter = limiter(policy(), &redis);
+    for _ in 0..LIMIT {
+        assert_eq!(ask(&limiter, "/common", "acme").await, Seen::Admitted);
+    }
+    set_memory(&server, 1).await;
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(2_500) {
+        let peeked = limiter.peek(&Descriptor::new("/common")).await;
+        assert!(!peeked.is_allowed(), "{peeked:?}, {:?}", limiter.stats());
+    }
 }
 
 #[cfg(feature = "tracing")]

@@ -47,6 +47,23 @@ async fn dropping_all_keys_is_noticed() {
     }
 }
 
+/// What it was charged is lost: what others were charged since then is not its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refund_after_a_loss_gives_back_nothing_of_others() {
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
+    let redis = patient(server.url()).await;
+    let limiter = limiter(closed(Quota::per_day(10)), &redis);
+    let all = Descriptor::new("/").method("GET").tenant("acme").cost(10);
+    let permit = limiter.acquire(&all, Duration::ZERO).await.unwrap();
+    let () = server.run("FLUSHALL", []).await;
+    for _ in 0..5 {
+        assert_eq!(ask(&limiter, "/", "acme").await, Seen::Admitted);
+    }
+    permit.refund();
+    use_up(&limiter, "acme", 5).await;
+}
+
 /// Every instance that shares the store notices the loss once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_instance_notices_a_loss() {

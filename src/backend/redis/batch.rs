@@ -135,6 +135,9 @@ impl RoundTrip {
 
     /// The calls, of which the first checks the dataset if that is due.
     fn encode(&mut self, executor: &ScriptExecutor) -> Vec<Call> {
+        if self.groups.is_empty() {
+            return Vec::new();
+        }
         let check = executor.link.dataset_check();
         let mut calls = Vec::with_capacity(self.groups.len());
         for group in &mut self.groups {

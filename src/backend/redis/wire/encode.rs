@@ -16,7 +16,8 @@ pub(crate) const MAX_KEYS: usize = 2_000;
 /// How many keys a change needs at most: its counter, and the sorted set.
 pub(crate) const KEYS_OF_CHANGE: usize = 2;
 
-/// How long the store keeps a counter beyond its use, in microseconds.
+/// How long the store keeps a counter beyond its use at least, in microseconds: up to twice
+/// that.
 pub(crate) const RETENTION: u64 = 10_000_000;
 
 /// The same where the limiter's clock decides: it may stand still.

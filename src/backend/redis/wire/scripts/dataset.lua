@@ -13,6 +13,8 @@ function check_dataset(key, fresh)
   local now = string.format('%.0f', time[1] * 1000000 + time[2])
   local seen = now
   if tonumber(seen) < tonumber(before) then seen = before end
-  redis.call('SET', key, id .. ':' .. seen)
+  -- A server that is out of memory still answers what else is asked.
+  local reply = redis.pcall('SET', key, id .. ':' .. seen)
+  if reply.err and not string.find(reply.err, 'OOM', 1, true) then redis.call('SET', key, id .. ':' .. seen) end
   return table.concat({ id, before, seen, now }, ':')
 end

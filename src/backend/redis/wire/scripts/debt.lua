@@ -13,6 +13,7 @@ end
 local function is_at(s, d, finish)
   local shortest = floor(d.period / d.units)
   local later = ceil(s[1], s[2]) - finish
+  if not late(d) then return later == 0 end
   return shortest > 0 and later >= 0 and later <= (shortest > 1 and 1 or 0)
 end
 

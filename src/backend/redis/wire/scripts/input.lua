@@ -47,9 +47,10 @@ local states = {}
 local function lasting(idle) return math.ceil(((floor(max(idle, now) / outlive) + 2) * outlive - now) / 1000) end
 
 -- Writes a counter that is in use until `idle`, and was until `before`; nil if it is new. A
--- TTL takes a third of the time of a write, and is the same for most of them.
+-- TTL takes a third of the time of a write, and is the same for most of them: by the server's
+-- clock, since a limiter's may stand still.
 local function put(i, value, idle, before)
-  if before and floor(before / outlive) == floor(idle / outlive) then
+  if before and input[1] == 0 and floor(before / outlive) == floor(idle / outlive) then
     call('SET', KEYS[i], value, 'KEEPTTL')
   else
     call('SET', KEYS[i], value, 'PX', lasting(idle))

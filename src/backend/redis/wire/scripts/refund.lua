@@ -18,7 +18,8 @@ local function refund_bucket(s, d)
   -- Refunded units move up all reservations. The latest one has counted on what
   -- was refunded by then, so a claim keeps what lies beyond it, and at least
   -- what it would have if nothing else had been refunded. A bucket that is not settled
-  -- late does not say for when that is: nothing lies beyond its arrival time.
+  -- late does not say for when that is.
+  if not late(d) then return end
   if d.units > 1 then finish = max(0, finish - 1) end
   local free = max(0, max(finish, c.at + c.alone) - s[5])
   local q, r = c.q, c.r
