@@ -4,7 +4,7 @@
 //! One gain then holds at every load. A step of the part that is shed does not: from 90%,
 //! two hundredths more take a fifth of what is admitted.
 //!
-//! The integral stops while the sum is at its most. A backlog needs that much for a moment,
+//! The integral stops where the sum reaches its most. A backlog needs that much for a moment,
 //! and would leave behind an integral that the load does not need.
 //!
 //! The gains are those that kept goodput, latency and critical requests best in the
@@ -42,8 +42,10 @@ impl Controller {
         let error = error.max(-1.0);
         let proportional = PROPORTIONAL * error;
         let change = if error > 0.0 { INTEGRAL * error } else { (FALL * error).min(-most / LONGEST_FALL) };
-        if error <= 0.0 || self.integral + proportional < most {
-            self.integral = (self.integral + change * seconds).clamp(0.0, most);
+        // At the most, the integral stays.
+        let highest = if error > 0.0 { most - proportional } else { most };
+        if highest > self.integral || error <= 0.0 {
+            self.integral = (self.integral + change * seconds).clamp(0.0, highest);
         }
         self.fraction = (1.0 - (-self.integral - proportional).exp()).clamp(0.0, MOST);
     }

@@ -70,8 +70,10 @@ impl Watched {
     /// By which part this load is above the threshold. What cannot be twice as high, as the
     /// CPU, is 1 above where it is at its most.
     fn error(&self, load: f64) -> f64 {
-        let span = self.threshold.min(self.signal.most() - self.threshold);
-        (load - self.threshold) / span.max(f64::EPSILON)
+        let most = self.signal.most();
+        let span = self.threshold.min(most - self.threshold);
+        // What is measured may exceed it by its noise.
+        (load.min(most) - self.threshold) / span.max(f64::EPSILON)
     }
 }
 
@@ -165,5 +167,6 @@ mod tests {
         }
         assert!((error(cpu(), 0.4, 0.8) - 1.0).abs() < 1e-9, "twice the threshold, as of any signal");
         assert!(error(cpu(), 1.0, 1.0).abs() < 1e-9);
+        assert!(error(cpu(), 1.0, 1.001).abs() < 1e-9, "noise");
     }
 }

@@ -41,11 +41,14 @@ fn a_change_is_a_ratio_of_what_is_admitted() {
 /// Whatever a backlog needed for a moment.
 #[test]
 fn a_backlog_leaves_behind_no_integral() {
-    let mut controller = Controller::default();
-    controller.step(0.5, 0.1);
-    assert!(after(50, 10.0, &mut controller) >= MOST);
-    let left = after(1, 0.0, &mut controller);
-    assert!(left < 0.05, "{left}");
+    // Of 9 the proportional part is not quite the most, so the integral may have the rest.
+    for (error, most) in [(10.0, 0.05), (9.0, 0.25)] {
+        let mut controller = Controller::default();
+        controller.step(0.5, 0.1);
+        assert!(after(50, error, &mut controller) >= MOST - 1e-9);
+        let left = after(1, 0.0, &mut controller);
+        assert!(left < most, "{error}: {left}");
+    }
 }
 
 /// However near to their thresholds the signals stay.
@@ -54,7 +57,7 @@ fn ten_seconds_below_the_thresholds_end_all_shedding() {
     for error in [0.0, -0.001, -0.1, -1.0, f64::NEG_INFINITY] {
         let mut controller = Controller::default();
         // The integral is at its most, and the proportional part does not matter.
-        controller.step(2.0, 10.0);
+        controller.step(0.001, 10_000.0);
         assert!(after(101, error, &mut controller).abs() < 1e-9, "{error}");
     }
 }
@@ -63,7 +66,7 @@ fn ten_seconds_below_the_thresholds_end_all_shedding() {
 #[test]
 fn at_the_threshold_it_takes_nearly_ten_seconds() {
     let mut controller = Controller::default();
-    controller.step(2.0, 10.0);
+    controller.step(0.001, 10_000.0);
     assert!(after(95, 0.0, &mut controller) > 0.0);
 }
 
