@@ -77,9 +77,10 @@ impl Pair {
     }
 
     /// Waits until the server has run all pushed operations. Runtime and server have
-    /// one thread each, so a few round trips suffice; these are more than needed.
+    /// one thread each, so a few round trips suffice; these are more than needed, also
+    /// where a waiter leaves and each one behind it decides again.
     async fn wait_until_idle(&mut self) {
-        for _ in 0..12 {
+        for _ in 0..30 {
             redis::cmd("PING").exec_async(&mut self.connection).await.unwrap();
         }
     }
