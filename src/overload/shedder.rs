@@ -103,9 +103,7 @@ impl Shedder {
     /// What the signals say now.
     #[cfg(feature = "admin")]
     pub(crate) fn readings(&self, overload: &Overload) -> Readings {
-        let state = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let fraction = state.controller.fraction();
-        drop(state);
+        let fraction = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner).controller.fraction();
         let read = |watched: &Watched| {
             let Watched { signal, threshold } = watched;
             (signal.name().to_owned(), *threshold, self.load_of(watched))
@@ -124,10 +122,13 @@ impl Shedder {
         }
         let Ok(mut state) = self.state.try_lock() else { return };
         self.read_at.store(now, Ordering::Relaxed);
-        let loads = overload.signals.iter().filter_map(|watched| Some((watched, self.load_of(watched)?)));
-        let worst = loads.max_by(|(one, load), (other, others)| one.error(*load).total_cmp(&other.error(*others)));
+        let read = overload.signals.iter().filter_map(|watched| {
+            let load = self.load_of(watched)?;
+            Some((watched.error(load), load, watched))
+        });
+        let worst = read.max_by(|one, other| one.0.total_cmp(&other.0));
         // Where none works, it is as if all were at their thresholds.
-        let error = worst.map_or(0.0, |(watched, load)| watched.error(load));
+        let error = worst.map_or(0.0, |(error, ..)| error);
         if passed > LONGEST_MEMORY {
             state.controller = Controller::default();
         }
@@ -138,7 +139,7 @@ impl Shedder {
         report_shed_fraction(fraction);
         if let Some(starts) = state.change(passed) {
             let (name, load, threshold) =
-                worst.map_or(("none", 0.0, 0.0), |(worst, load)| (worst.signal.name(), load, worst.threshold));
+                worst.map_or(("none", 0.0, 0.0), |(_, load, worst)| (worst.signal.name(), load, worst.threshold));
             log_shedding(starts, name, load, threshold);
         }
         self.cut.store(if fraction > 0.0 { self.levels.cut(fraction) } else { 0 }, Ordering::Relaxed);
