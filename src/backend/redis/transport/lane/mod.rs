@@ -19,9 +19,9 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-pub(crate) use self::queue::LaneLimits;
 use tokio::time::Instant;
 
+pub(crate) use self::queue::LaneLimits;
 use self::queue::{Caller, LaneQueue, QueuedItem, ResultReceiver};
 use super::task_runtime::{Deadline, TaskRuntime, late};
 use crate::{backend::redis::sync::lock, error::BackendError};
@@ -127,9 +127,9 @@ impl<E: Executor> Lane<E> {
     }
 
     /// The first deadline of these callers, who are of a running call, and of those in the
-    /// queue: of a batch, the latest may have come after them, and joined an earlier item.
-    /// One timer for all of them costs less than one for each. A request that comes while
-    /// none waits ends later than this.
+    /// queue. None comes before the other: a caller may have come after those in the queue,
+    /// and have joined an item before them. One timer for all costs less than one for each. A
+    /// request that comes while none waits ends later than this.
     fn next_end(&self, callers: &[Option<Caller<E::Output>>]) -> Instant {
         let own = callers.iter().flatten().map(|caller| caller.end);
         own.chain(lock(&self.queue).first_end()).min().unwrap_or_else(|| self.deadline.end())
