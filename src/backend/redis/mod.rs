@@ -44,13 +44,7 @@ use futures_util::future::BoxFuture;
 pub use self::builder::RedisBuilder;
 #[cfg(all(feature = "tls", feature = "watch"))]
 pub(crate) use self::transport::connect::provide_cryptography;
-use self::{
-    cooldowns::{Publisher, Subscriber},
-    dispatch::Dispatcher,
-    leased::level::Levels,
-    plan::ReceiptOp,
-    transport::link::Link,
-};
+use self::{cooldowns::Cooldowns, dispatch::Dispatcher, leased::level::Levels, plan::ReceiptOp, transport::link::Link};
 use super::{
     Backend, Charge, CooldownListener, CooldownNotice, Decide, Extension, ImmediateStates, Receipt, Request, Settlement,
 };
@@ -224,8 +218,7 @@ use crate::{error::BackendError, time::Timestamp};
 #[derive(Clone)]
 pub struct Redis {
     levels: Arc<Levels>,
-    publisher: Arc<Publisher>,
-    subscriber: Arc<Subscriber>,
+    cooldowns: Arc<Cooldowns>,
 }
 
 /// The state of the store, see [`Redis::stats`].
@@ -266,8 +259,7 @@ impl Redis {
     }
 
     fn new(link: Arc<Link>) -> Self {
-        let (publisher, subscriber) = (Arc::new(Publisher::new(&link)), Arc::new(Subscriber::new(&link)));
-        Self { levels: Levels::start(Dispatcher::new(link)), publisher, subscriber }
+        Self { cooldowns: Cooldowns::new(&link), levels: Levels::start(Dispatcher::new(link)) }
     }
 }
 
@@ -307,11 +299,11 @@ impl Backend for Redis {
     }
 
     fn share_cooldown(&self, notice: &CooldownNotice<'_>) {
-        self.publisher.put(notice);
+        self.cooldowns.publish(notice);
     }
 
     fn subscribe_cooldowns(&self, listener: Weak<CooldownListener>) {
-        self.subscriber.add(listener);
+        self.cooldowns.subscribe(listener);
     }
 
     fn extension(&self) -> Option<&dyn Extension> {

@@ -102,20 +102,27 @@ async fn primary(settings: &Settings) -> RedisResult<Client> {
     Ok(client)
 }
 
-/// Opens another connection to the first of the servers that accepts it, and receives its
-/// push messages.
-pub(crate) async fn open_subscriber(
+/// A connection that has subscribed, and its push messages.
+pub(crate) type Subscription = (MultiplexedConnection, UnboundedReceiver<PushInfo>);
+
+/// Opens another connection to the first of the servers that accepts it, and subscribes to a
+/// channel.
+pub(crate) async fn subscribe(
     settings: &Settings,
     servers: Vec<Option<ConnectionInfo>>,
-) -> Result<(MultiplexedConnection, UnboundedReceiver<PushInfo>), Failure> {
+    channel: &str,
+) -> Result<Subscription, Failure> {
     let mut failure = None;
     for server in servers {
         let (sender, pushes) = unbounded_channel();
         let config = settings.connection_config().set_push_sender(sender);
-        let connected = async {
-            client_of(settings, server.as_ref()).await?.get_multiplexed_async_connection_with_config(&config).await
+        let subscribed = async {
+            let client = client_of(settings, server.as_ref()).await?;
+            let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+            connection.subscribe(channel).await?;
+            Ok(connection)
         };
-        match within(longest(settings), connected).await {
+        match within(longest(settings), subscribed).await {
             Ok(connection) => return Ok((connection, pushes)),
             Err(error) => failure = Some(error),
         }
@@ -129,7 +136,7 @@ fn longest(settings: &Settings) -> Duration {
     settings.connect_timeout.saturating_mul(sentinels as u32 + 1)
 }
 
-pub(super) async fn within<T>(limit: Duration, call: impl Future<Output = RedisResult<T>>) -> Result<T, Failure> {
+pub(crate) async fn within<T>(limit: Duration, call: impl Future<Output = RedisResult<T>>) -> Result<T, Failure> {
     match timeout(limit, call).await {
         Ok(reply) => reply.map_err(|error| Failure::of(&error)),
         Err(_) => Err(not_connected(limit)),
