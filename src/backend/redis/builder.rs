@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 
 use super::{
     Redis,
-    settings::{ServerConfig, Settings, Urls},
+    settings::{Deployment, ServerConfig, Settings, without_secrets},
     transport::{breaker::BreakerSettings, link::Link},
 };
 use crate::error::{BackendError, ConfigError};
@@ -55,29 +55,26 @@ impl Redis {
 
 impl RedisBuilder {
     pub(super) fn new() -> Self {
-        Self { servers: ServerConfig::default(), settings: Settings::new() }
+        Self { servers: ServerConfig::default(), settings: Settings::new() }.url("redis://127.0.0.1:6379")
     }
 
     /// One server: `redis://`, `rediss://` (TLS) or `unix://`; the URL may
     /// contain user, password and database. Default: `redis://127.0.0.1:6379`.
-    pub fn url(mut self, url: impl Into<String>) -> Self {
-        self.servers.urls = Urls::Single(url.into());
-        self
+    pub fn url(self, url: impl Into<String>) -> Self {
+        self.at(Deployment::Single, [url])
     }
 
     /// A cluster, by the URLs of some of its nodes; they name the others.
-    pub fn cluster(mut self, urls: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.servers.urls = Urls::Cluster(urls.into_iter().map(Into::into).collect());
-        self
+    pub fn cluster(self, urls: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.at(Deployment::Cluster, urls)
     }
 
     /// The primary of this name, by the URLs of its sentinels. Users and
     /// passwords in the URLs are for the sentinels; set those of the primary by
     /// [`username`](Self::username), [`password`](Self::password) and
     /// [`database`](Self::database).
-    pub fn sentinel(mut self, master: impl Into<String>, urls: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.servers.urls = Urls::Sentinel(master.into(), urls.into_iter().map(Into::into).collect());
-        self
+    pub fn sentinel(self, master: impl Into<String>, urls: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.at(Deployment::Sentinel(master.into()), urls)
     }
 
     /// The user. Overrides the one in the URL.
@@ -219,6 +216,12 @@ impl RedisBuilder {
         Ok(Redis::new(link))
     }
 
+    fn at(mut self, deployment: Deployment, urls: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.servers.deployment = deployment;
+        self.servers.urls = urls.into_iter().map(Into::into).collect();
+        self
+    }
+
     fn checked(self) -> Result<Settings, ConfigError> {
         let settings = self.settings()?;
         match Handle::try_current() {
@@ -242,7 +245,7 @@ impl RedisBuilder {
 impl fmt::Debug for RedisBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisBuilder")
-            .field("urls", &self.servers.urls.without_secrets())
+            .field("urls", &self.servers.urls.iter().map(|url| without_secrets(url)).collect::<Vec<_>>())
             .field("prefix", &self.settings.prefix)
             .field("connections", &self.settings.connections)
             .field("connect_timeout", &self.settings.connect_timeout)

@@ -7,32 +7,41 @@
 
 use std::{fmt, time::Duration};
 
-use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
+use redis::{
+    AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo,
+};
 
 use super::transport::breaker::BreakerSettings;
 use crate::error::ConfigError;
 
+/// What the URLs name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Deployment {
+    #[default]
+    Single,
+    /// Nodes of a cluster.
+    Cluster,
+    /// Sentinels, and the name of their primary.
+    Sentinel(String),
+}
+
 /// The servers of the store.
-#[derive(Clone)]
-pub(crate) enum Servers {
-    Single(ConnectionInfo),
-    Cluster(Vec<ConnectionInfo>),
-    Sentinel { primary: String, sentinels: Vec<ConnectionInfo>, node: Box<redis::RedisConnectionInfo> },
+#[derive(Clone, Default)]
+pub(crate) struct Servers {
+    pub(crate) deployment: Deployment,
+    /// Those that the URLs name.
+    pub(crate) named: Vec<ConnectionInfo>,
+    /// How to log in where the counters are.
+    pub(crate) login: RedisConnectionInfo,
 }
 
 impl fmt::Display for Servers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |all: &[ConnectionInfo]| {
-            let addresses: Vec<_> = all.iter().map(|info| info.addr().to_string()).collect();
-            addresses.join(", ")
-        };
-        match self {
-            Self::Single(info) => write!(f, "{}", info.addr()),
-            Self::Cluster(nodes) => f.write_str(&list(nodes)),
-            Self::Sentinel { primary, sentinels, .. } => {
-                write!(f, "master `{}` of {}", primary.escape_debug(), list(sentinels))
-            }
+        if let Deployment::Sentinel(primary) = &self.deployment {
+            write!(f, "master `{}` of ", primary.escape_debug())?;
         }
+        let addresses: Vec<_> = self.named.iter().map(|info| info.addr().to_string()).collect();
+        f.write_str(&addresses.join(", "))
     }
 }
 
@@ -65,7 +74,7 @@ impl Settings {
     /// The defaults, without servers.
     pub(crate) fn new() -> Self {
         Self {
-            servers: Servers::Cluster(Vec::new()),
+            servers: Servers::default(),
             #[cfg(feature = "tls")]
             certificates: None,
             prefix: "rl".into(),
@@ -114,16 +123,12 @@ impl Settings {
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
-        matches!(self.servers, Servers::Cluster(_))
+        self.servers.deployment == Deployment::Cluster
     }
 
     /// Always 0 in a cluster.
     pub(crate) fn database(&self) -> i64 {
-        match &self.servers {
-            Servers::Single(info) => info.redis_settings().db(),
-            Servers::Sentinel { node, .. } => node.db(),
-            Servers::Cluster(_) => 0,
-        }
+        self.servers.login.db()
     }
 
     /// Without a timeout for replies: a call has the deadline.
@@ -135,7 +140,8 @@ impl Settings {
 /// Where the store is, and how to log in.
 #[derive(Clone, Default)]
 pub(crate) struct ServerConfig {
-    pub(crate) urls: Urls,
+    pub(crate) deployment: Deployment,
+    pub(crate) urls: Vec<String>,
     pub(crate) username: Option<String>,
     pub(crate) password: Option<String>,
     pub(crate) database: Option<u32>,
@@ -145,53 +151,26 @@ pub(crate) struct ServerConfig {
     pub(crate) client_certificate: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-#[derive(Clone)]
-pub(crate) enum Urls {
-    Single(String),
-    Cluster(Vec<String>),
-    Sentinel(String, Vec<String>),
-}
-
-impl Default for Urls {
-    fn default() -> Self {
-        Self::Single("redis://127.0.0.1:6379".into())
-    }
-}
-
-impl Urls {
-    pub(crate) fn without_secrets(&self) -> Vec<String> {
-        match self {
-            Self::Single(url) => vec![without_secrets(url)],
-            Self::Cluster(urls) | Self::Sentinel(_, urls) => urls.iter().map(|url| without_secrets(url)).collect(),
-        }
-    }
-}
-
 impl ServerConfig {
     pub(crate) fn servers(&self) -> Result<Servers, ConfigError> {
-        match &self.urls {
-            Urls::Single(url) => self.info("url", url, true).map(Servers::Single),
-            Urls::Cluster(urls) => {
-                let nodes = self.infos("cluster", urls, true)?;
-                match nodes.iter().all(|node| node.redis_settings().db() == 0) {
-                    true => Ok(Servers::Cluster(nodes)),
-                    false => Err(ConfigError::new("database", "a cluster has only database 0")),
-                }
-            }
-            Urls::Sentinel(primary, urls) => Ok(Servers::Sentinel {
-                primary: primary.clone(),
-                sentinels: self.infos("sentinel", urls, false)?,
-                node: Box::new(self.login(redis::RedisConnectionInfo::default())),
-            }),
+        let key = match self.deployment {
+            Deployment::Single => "url",
+            Deployment::Cluster => "cluster",
+            Deployment::Sentinel(_) => "sentinel",
+        };
+        let named = self.urls.iter().map(|url| self.info(key, url)).collect::<Result<Vec<_>, _>>()?;
+        let Some(first) = named.first() else { return Err(ConfigError::new(key, "names no server")) };
+        if self.deployment == Deployment::Cluster && named.iter().any(|node| node.redis_settings().db() != 0) {
+            return Err(ConfigError::new("database", "a cluster has only database 0"));
         }
+        let login = match self.deployment {
+            Deployment::Sentinel(_) => self.login(RedisConnectionInfo::default()),
+            _ => first.redis_settings().clone(),
+        };
+        Ok(Servers { deployment: self.deployment.clone(), login, named })
     }
 
-    fn infos(&self, key: &'static str, urls: &[String], logs_in: bool) -> Result<Vec<ConnectionInfo>, ConfigError> {
-        let infos: Vec<_> = urls.iter().map(|url| self.info(key, url, logs_in)).collect::<Result<_, _>>()?;
-        if infos.is_empty() { Err(ConfigError::new(key, "names no server")) } else { Ok(infos) }
-    }
-
-    fn info(&self, key: &'static str, url: &str, logs_in: bool) -> Result<ConnectionInfo, ConfigError> {
+    fn info(&self, key: &'static str, url: &str) -> Result<ConnectionInfo, ConfigError> {
         let invalid = |reason: String| ConfigError::new(key, reason).with_value(without_secrets(url));
         let info = url.into_connection_info().map_err(|error| {
             // The driver's detail may repeat a part of the URL.
@@ -204,15 +183,18 @@ impl ServerConfig {
         if key != "url" && matches!(info.addr(), ConnectionAddr::Unix(_)) {
             return Err(invalid("must be reached over TCP".into()));
         }
-        let login = info.redis_settings().clone();
-        let info = if logs_in { info.set_redis_settings(self.login(login)) } else { info };
+        let info = match self.deployment {
+            // Users and passwords in their URLs are for the sentinels.
+            Deployment::Sentinel(_) => info,
+            _ => info.clone().set_redis_settings(self.login(info.redis_settings().clone())),
+        };
         #[cfg(feature = "tls")]
         let info = self.with_certificates(info)?;
         Ok(info)
     }
 
     /// In RESP3 the driver tells when a connection has ended.
-    fn login(&self, login: redis::RedisConnectionInfo) -> redis::RedisConnectionInfo {
+    fn login(&self, login: RedisConnectionInfo) -> RedisConnectionInfo {
         let mut login = login.set_protocol(ProtocolVersion::RESP3);
         if let Some(username) = &self.username {
             login = login.set_username(username);
@@ -253,7 +235,7 @@ impl ServerConfig {
 }
 
 /// A URL without what is before its `@` and after its `?`.
-fn without_secrets(url: &str) -> String {
+pub(crate) fn without_secrets(url: &str) -> String {
     let url = url.split('?').next().unwrap_or_default();
     match (url.split_once("://"), url.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://{rest}"),

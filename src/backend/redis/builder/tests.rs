@@ -10,22 +10,23 @@ fn error(builder: RedisBuilder) -> ConfigError {
 #[test]
 fn a_setting_overrides_the_url() {
     let builder = RedisBuilder::new().url("redis://one:two@host:7000/3");
-    let Servers::Single(info) = builder.clone().settings().unwrap().servers else { panic!("one server") };
-    let login = info.redis_settings();
+    let servers = builder.clone().settings().unwrap().servers;
+    let login = servers.named[0].redis_settings();
     assert_eq!((login.username(), login.password(), login.db()), (Some("one"), Some("two"), 3));
     let builder = builder.username("three").password("four").database(5);
-    let Servers::Single(info) = builder.settings().unwrap().servers else { panic!("one server") };
-    let login = info.redis_settings();
+    let servers = builder.settings().unwrap().servers;
+    let login = servers.named[0].redis_settings();
     assert_eq!((login.username(), login.password(), login.db()), (Some("three"), Some("four"), 5));
 }
 
 #[test]
 fn the_login_of_the_primary_is_not_that_of_its_sentinels() {
     let builder = RedisBuilder::new().sentinel("main", ["redis://:theirs@a", "redis://b"]).password("its");
-    let Servers::Sentinel { sentinels, node, .. } = builder.settings().unwrap().servers else { panic!("sentinels") };
+    let Servers { deployment, named: sentinels, login } = builder.settings().unwrap().servers;
+    assert_eq!(deployment, Deployment::Sentinel("main".into()));
     assert_eq!(sentinels[0].redis_settings().password(), Some("theirs"));
     assert_eq!(sentinels[1].redis_settings().password(), None);
-    assert_eq!(node.password(), Some("its"));
+    assert_eq!(login.password(), Some("its"));
 }
 
 #[test]

@@ -22,7 +22,7 @@ use super::{
     server::{Connection, ConnectionState, Connections, Server},
 };
 use crate::backend::redis::{
-    settings::{Servers, Settings},
+    settings::{Deployment, Servers, Settings},
     wire::LOADED,
 };
 
@@ -81,11 +81,11 @@ async fn client_of(settings: &Settings, info: Option<&ConnectionInfo>) -> RedisR
 }
 
 async fn primary(settings: &Settings) -> RedisResult<Client> {
-    let Servers::Sentinel { primary, sentinels, node } = &settings.servers else {
+    let Servers { deployment: Deployment::Sentinel(primary), named: sentinels, login } = &settings.servers else {
         return Err((ErrorKind::InvalidClientConfig, "no sentinels").into());
     };
     let is_tls = matches!(sentinels.first().map(ConnectionInfo::addr), Some(ConnectionAddr::TcpTls { .. }));
-    let mut info = SentinelNodeConnectionInfo::default().set_redis_connection_info((**node).clone());
+    let mut info = SentinelNodeConnectionInfo::default().set_redis_connection_info(login.clone());
     if is_tls {
         info = info.set_tls_mode(TlsMode::Secure);
     }
@@ -132,8 +132,9 @@ pub(crate) async fn subscribe(
 
 /// The longest time to connect to one server. Each sentinel may take as long.
 fn longest(settings: &Settings) -> Duration {
-    let sentinels = if let Servers::Sentinel { sentinels, .. } = &settings.servers { sentinels.len() } else { 1 };
-    settings.connect_timeout.saturating_mul(sentinels as u32 + 1)
+    let Servers { deployment, named, .. } = &settings.servers;
+    let others = if let Deployment::Sentinel(_) = deployment { named.len() } else { 1 };
+    settings.connect_timeout.saturating_mul(others as u32 + 1)
 }
 
 pub(crate) async fn within<T>(limit: Duration, call: impl Future<Output = RedisResult<T>>) -> Result<T, Failure> {

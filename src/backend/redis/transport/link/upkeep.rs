@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep_until};
 use super::Link;
 use crate::{
     backend::redis::{
-        settings::Servers,
+        settings::Deployment,
         transport::{
             breaker::Breaker,
             cluster::{Topology, node_at, read_owners},
@@ -58,13 +58,13 @@ impl Link {
     /// Adds the servers that the settings name, unless they are known. Each rejects calls
     /// for this reason until it is connected.
     pub(super) fn add_seeds(self: &Arc<Self>, rejection: Option<&BackendError>) {
-        let seeds = match &self.settings.servers {
-            Servers::Single(info) => vec![Some(info)],
-            Servers::Sentinel { .. } => vec![None],
-            Servers::Cluster(nodes) => nodes.iter().map(Some).collect(),
+        let servers = &self.settings.servers;
+        let seeds = match servers.deployment {
+            Deployment::Sentinel(_) => vec![None],
+            _ => servers.named.iter().map(Some).collect(),
         };
         for info in seeds {
-            let address = info.map_or_else(|| self.settings.servers.to_string(), |info| info.addr().to_string());
+            let address = info.map_or_else(|| servers.to_string(), |info| info.addr().to_string());
             let is_known = self.topology.load().servers.contains_key(&address);
             if !is_known {
                 self.add(address, info.cloned(), rejection.cloned());
@@ -77,8 +77,8 @@ impl Link {
         if let Some(known) = self.topology.load().servers.get(address) {
             return Some(Arc::clone(known));
         }
-        let Servers::Cluster(nodes) = &self.settings.servers else { return None };
-        Some(self.add(address.to_owned(), Some(node_at(address, nodes.first()?)?), None))
+        let node = self.settings.servers.named.first().filter(|_| self.settings.is_cluster())?;
+        Some(self.add(address.to_owned(), Some(node_at(address, node)?), None))
     }
 
     fn add(
