@@ -17,32 +17,19 @@ local function open(i, d, set)
   return s
 end
 
--- When enough entries of a log have expired.
+-- When enough entries of a log have expired. Each has at least one unit.
 local function log_earliest(s, d)
   local excess, at = s[1] + d.cost - d.limit, max(now, s[3])
-  if excess > 0 and s[1] == s[2] and #s.added == 0 then
-    -- All entries are of one unit, so the index says which one.
-    local after = '(' .. string.format('%.0f', s.before)
-    local last = call('ZRANGEBYSCORE', s.set, after, '+inf', 'LIMIT', excess - 1, 1)[1]
-    return last and max(at, string.match(last, '^%d+') + d.window) or at
-  end
-  local from, count = 0, 16
+  local from, count = 0, min(excess, 16)
   while excess > 0 do
     local entries = call('ZRANGEBYSCORE', s.set, '(' .. string.format('%.0f', s.before), '+inf', 'LIMIT', from, count)
     for _, member in ipairs(entries) do
-      if not s.replaced or s.replaced ~= member then
-        local time, units = string.match(member, '^(%d+):(%d+)$')
-        at, excess = max(at, time + d.window), excess - units
-        if excess <= 0 then return at end
-      end
+      local time, units = string.match(member, '^(%d+):(%d+)$')
+      at, excess = max(at, time + d.window), excess - units
+      if excess <= 0 then return at end
     end
     if #entries < count then break end
     from, count = from + count, min(count * 4, 4096)
-  end
-  -- The entries that this call has added.
-  for _, entry in ipairs(s.added) do
-    if excess <= 0 then break end
-    at, excess = max(at, entry[1] + d.window), excess - entry.units
   end
   return at
 end
@@ -117,29 +104,13 @@ local function commit(i, s, d, at, times, request)
     store_sliding(s, d, start, current + units, previous, before_previous(s, d, start))
   elseif kind == LOG then
     if units == 0 then return end
-    if s[3] >= at and s[2] > 0 then
-      -- Into the last entry, if that is later.
-      local last = s.added[#s.added]
-      if last then
-        last.units = last.units + units
-        last[2] = string.format('%.0f:%.0f', s[3], last.units)
-      else
-        s.replaced = string.format('%.0f:%.0f', s[3], s[4])
-        s.removed[#s.removed + 1] = s.replaced
-        s.added[1] = { s[3], string.format('%.0f:%.0f', s[3], s[4] + units), units = s[4] + units }
-      end
-      s[4] = s[4] + units
-    else
-      s.added[#s.added + 1] = { at, string.format('%.0f:%.0f', at, units), units = units }
-      s[2], s[3], s[4] = s[2] + 1, at, units
-    end
-    s[1] = s[1] + units
+    append(s, at, units)
     renew(s)
   elseif kind == FLIGHT then
     if units == 0 then return end
     -- One entry for each: they are released one by one.
     for n = 0, times - 1 do
-      s.added[#s.added + 1] = { now + d.window, string.format('%.0f.%.0f:%.0f', instance, request + n, d.cost) }
+      call('ZADD', s.set, now + d.window, string.format('%.0f.%.0f:%.0f', instance, request + n, d.cost))
     end
     s[1], s[2] = s[1] + units, s[2] + times
   elseif at >= s[1] and units > 0 then

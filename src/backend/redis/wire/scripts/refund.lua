@@ -98,10 +98,6 @@ local function refund_sliding(s, d)
   reopen_before(s, d)
 end
 
-local function entry(time, units)
-  return string.format('%.0f:%.0f', time, units)
-end
-
 local function read_entry(member)
   local time, units = string.match(member, '^(%d+):(%d+)$')
   return tonumber(time), tonumber(units)
@@ -115,17 +111,6 @@ end
 local function purge(s)
   if s.expired > 0 then call('ZREMRANGEBYSCORE', s.set, '-inf', s.before) end
   s.expired, s.expired_units = 0, 0
-end
-
-local function put(s, time, units)
-  local old = call('ZRANGEBYSCORE', s.set, entry(time, 0):sub(1, -3), entry(time, 0):sub(1, -3))[1]
-  if old then
-    units = units + tonumber(string.match(old, ':(%d+)$'))
-    call('ZREM', s.set, old)
-    s[2] = s[2] - 1
-  end
-  call('ZADD', s.set, time, entry(time, units))
-  s[2] = s[2] + 1
 end
 
 -- Rotates a log by `units`. A full log admits another unit when its oldest one
@@ -170,11 +155,7 @@ local function add_debt_to_log(s, d)
   purge(s)
   local at = max(now, s[3])
   local fitting = min(max(0, d.limit - s[1]), c.units)
-  if fitting > 0 then
-    put(s, at, fitting)
-    s[1] = s[1] + fitting
-    find_last(s)
-  end
+  if fitting > 0 then append(s, at, fitting) end
   local rotated = c.units - fitting
   if rotated > 0 then rotate(s, d, rotated, false) end
   renew(s)

@@ -210,7 +210,6 @@ local function state_of(i, d, set)
     end
     if now < latest then turn_back(s, i, d) end
     subtract_expired(s, s.set, kind == LOG and now - d.window or now)
-    s.added, s.removed = {}, {}
   else
     s.was = value and s[1]
     if now < latest and value then turn_back(s, i, d) end
@@ -226,6 +225,21 @@ local function renew(s)
   s[5] = min(max(s[5], now) + 1, MOST)
 end
 
+local function entry(time, units) return string.format('%.0f:%.0f', time, units) end
+
+-- Adds units to a log at a time: to its last entry, if that is not before it.
+local function append(s, time, units)
+  local all = units
+  if s[2] > 0 and s[3] >= time then
+    time, all = s[3], s[4] + units
+    deny_when_full(s)
+    call('ZREM', s.set, entry(time, s[4]))
+    s[2] = s[2] - 1
+  end
+  call('ZADD', s.set, time, entry(time, all))
+  s[1], s[2], s[3], s[4] = s[1] + units, s[2] + 1, time, all
+end
+
 -- Writes an open counter that is in use until `idle`.
 local function write(i, idle)
   local s = states[i]
@@ -237,8 +251,6 @@ local function write(i, idle)
     else
       sweep(s)
     end
-    if #s.removed > 0 then call('ZREM', s.set, unpack(s.removed)) end
-    for _, entry in ipairs(s.added) do call('ZADD', s.set, entry[1], entry[2]) end
   end
   local third = s.is_reserved and -s[3] or s[3]
   local is_long = s.is_long or kind == SLIDING and s[4] ~= 0
