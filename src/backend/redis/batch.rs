@@ -153,7 +153,7 @@ impl Group {
         let head = CallHead {
             now: self.now,
             instance: executor.instance,
-            latest: executor.link.latest_time(),
+            latest: executor.link.dataset.latest_time(),
             prefix: &executor.context.prefix,
         };
         for charged in &mut self.sets {

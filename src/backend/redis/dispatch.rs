@@ -68,7 +68,7 @@ impl Dispatcher {
             link,
         });
         let weak = Arc::downgrade(&dispatcher);
-        dispatcher.link.on_memory_lost(move || {
+        dispatcher.link.dataset.on_loss(move || {
             if let Some(dispatcher) = weak.upgrade() {
                 dispatcher.rejections.clear();
                 dispatcher.pools.forget();

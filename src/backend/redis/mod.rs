@@ -253,7 +253,7 @@ impl Redis {
         let link = &self.levels.dispatcher.link;
         RedisStats {
             open: link.is_open(),
-            memory_lost: link.memory_lost(),
+            memory_lost: link.dataset.losses(),
             instances: self.levels.dispatcher.pools.instances.get(),
         }
     }

@@ -5,7 +5,6 @@
 
 use std::{future::Future, time::Duration};
 
-use futures_util::future::join_all;
 use redis::{
     Client, ConnectionAddr, ConnectionInfo, ErrorKind, PushInfo, RedisError, RedisResult, TlsMode,
     aio::MultiplexedConnection,
@@ -23,7 +22,7 @@ use super::{
 };
 use crate::backend::redis::{
     settings::{Deployment, Servers, Settings},
-    wire::LOADED,
+    wire::DECIDE,
 };
 
 /// Connects to a server, loads the scripts, and runs one: it may not run any.
@@ -39,12 +38,10 @@ pub(super) async fn open(settings: &Settings, server: &Server) -> Result<Connect
             all.push(Connection::new(driver, state));
         }
         let first = &all[0];
-        join_all(LOADED.map(|script| {
-            let mut load = redis::cmd("SCRIPT");
-            load.arg("LOAD").arg(script.text());
-            async move { first.send(&load).await }
-        }))
-        .await;
+        let mut load = redis::cmd("SCRIPT");
+        load.arg("LOAD").arg(DECIDE.text());
+        // If it fails, the first call sends the text.
+        let _ = first.send(&load).await;
         let process = if settings.is_cluster() { process_of(first).await? } else { None };
         Ok(Connections { all, process, opened: Instant::now() })
     })

@@ -1,19 +1,28 @@
 //! Whether the store still has the data that it had: a dataset id and a
 //! last-seen time, which `rl:epoch` stores without a TTL. A change of either
-//! reveals that data was lost. It does no I/O.
+//! reveals that data was lost. Also whether its clock was set back. It does no I/O.
 //!
-//! Invariant: a failover to a replica that has everything is no loss.
+//! Invariant: a failover to a replica that has everything is no loss. The listener is called
+//! before any reply that shows a loss is used.
 
 use std::{
     collections::BTreeMap,
     hash::{BuildHasher, Hasher, RandomState},
-    sync::{Mutex, OnceLock, atomic::AtomicU64},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
+use redis::Value;
 use tokio::time::Instant;
 
-use crate::backend::redis::sync::lock;
+use crate::{
+    backend::redis::{settings::Settings, sync::lock, wire::DatasetCheck},
+    observe::StoreReport,
+    time::Timestamp,
+};
 
 /// What identifies a store's dataset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,28 +85,57 @@ impl DatasetId {
 /// The shortest time between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is known of the dataset.
+/// What is known of the dataset, and who is told of a loss.
 pub(crate) struct DatasetWatch {
-    pub(super) id: Mutex<DatasetId>,
-    pub(super) latest_time: AtomicU64,
-    pub(super) losses: AtomicU64,
-    pub(super) listener: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// The key that stores what identifies it.
+    pub(super) key: String,
+    id: Mutex<DatasetId>,
+    latest_time: AtomicU64,
+    losses: AtomicU64,
+    listener: OnceLock<Box<dyn Fn() + Send + Sync>>,
     last_check: Mutex<Instant>,
+    report: Arc<StoreReport>,
+    uses_limiter_time: bool,
 }
 
 impl DatasetWatch {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(settings: &Settings, report: &Arc<StoreReport>) -> Self {
         Self {
+            key: format!("{}:epoch", settings.prefix),
             id: Mutex::default(),
             latest_time: AtomicU64::new(0),
             losses: AtomicU64::new(0),
             listener: OnceLock::new(),
             last_check: Mutex::new(Instant::now()),
+            report: Arc::clone(report),
+            uses_limiter_time: settings.uses_limiter_time,
         }
     }
 
+    /// How often the store was found to have lost data.
+    pub(crate) fn losses(&self) -> u64 {
+        self.losses.load(Ordering::Relaxed)
+    }
+
+    /// The latest time that the server's clock has had, in microseconds since the
+    /// Unix epoch, if it was set back since; else 0.
+    pub(crate) fn latest_time(&self) -> u64 {
+        self.latest_time.load(Ordering::Relaxed)
+    }
+
+    /// Calls the one `listener` whenever the store has lost data. It must not
+    /// block.
+    pub(crate) fn on_loss(&self, listener: impl Fn() + Send + Sync + 'static) {
+        let _ = self.listener.set(Box::new(listener));
+    }
+
+    /// A check for a call.
+    pub(super) fn check(&self) -> DatasetCheck {
+        DatasetCheck { key: self.key.clone(), id: random_id() }
+    }
+
     /// Whether it is to be checked by the call that is about to be sent.
-    pub(super) fn starts_check(&self) -> bool {
+    pub(super) fn is_due(&self) -> bool {
         let mut last = lock(&self.last_check);
         let is_due = last.elapsed() >= CHECK_INTERVAL;
         if is_due {
@@ -105,14 +143,36 @@ impl DatasetWatch {
         }
         is_due
     }
+
+    /// Takes what identifies the dataset now. `log_time` is the time by which log events are
+    /// limited.
+    pub(super) fn update(&self, now: DatasetId, log_time: Timestamp) {
+        let latest = if self.uses_limiter_time { 0 } else { now.latest };
+        if self.latest_time.swap(latest, Ordering::Relaxed) == 0 && latest > 0 {
+            self.report.clock_set_back();
+        }
+        let Some(reason) = lock(&self.id).update(now) else { return };
+        self.losses.fetch_add(1, Ordering::Relaxed);
+        self.report.memory_lost(reason, log_time);
+        if let Some(listener) = self.listener.get() {
+            listener();
+        }
+    }
 }
 
 /// A clock that is behind its latest time by at most this, in microseconds, was not
 /// set back.
 const TOLERANCE: u64 = 1_000_000;
 
-/// Reads the reply of `check_dataset` in `dataset.lua`.
-pub(crate) fn parse(reply: &str) -> Option<DatasetId> {
+/// Takes what `dataset.lua` says off the reply of a call that has checked it. Returns that
+/// and the rest.
+pub(super) fn take_check(reply: Value) -> (Option<DatasetId>, Value) {
+    let Value::Array(mut replies) = reply else { return (None, reply) };
+    let check = replies.pop().and_then(|check| redis::from_redis_value::<String>(check).ok());
+    (check.as_deref().and_then(parse), replies.pop().unwrap_or(Value::Nil))
+}
+
+fn parse(reply: &str) -> Option<DatasetId> {
     let (id, times) = reply.split_once(':')?;
     let times: Vec<u64> = times.split(':').map(|time| time.parse().ok()).collect::<Option<_>>()?;
     let [before, seen, now] = times[..] else { return None };
@@ -121,7 +181,7 @@ pub(crate) fn parse(reply: &str) -> Option<DatasetId> {
 }
 
 /// An id for a dataset that has none.
-pub(crate) fn random_id() -> String {
+fn random_id() -> String {
     let random = || RandomState::new().build_hasher().finish();
     format!("{:016x}{:016x}", random(), random())
 }

@@ -5,7 +5,6 @@
 //! Invariant: a script runs at most once. After a timeout, or a lost connection, nothing is
 //! known about whether it ran; only what certainly did not run is sent again.
 
-mod dataset_watch;
 mod upkeep;
 
 use std::{future::Future, pin::Pin, sync::Arc};
@@ -17,13 +16,17 @@ use tokio::{sync::Notify, time::Instant};
 use super::{
     breaker::CallPermit,
     cluster::{Topology, address_near, slot_of},
-    dataset::DatasetWatch,
+    connect::within,
+    dataset::{DatasetId, DatasetWatch, take_check},
     failure::{Failure, at},
-    server::Server,
+    server::{Connection, Server},
     task_runtime::{Deadline, TaskRuntime},
 };
 use crate::{
-    backend::redis::{settings::Settings, wire::Call},
+    backend::redis::{
+        settings::Settings,
+        wire::{Call, CallHead, DatasetCheck, encode},
+    },
     error::{BackendError, BackendErrorKind},
     observe::{MEASURES, StoreReport},
     time::Timestamp,
@@ -38,7 +41,7 @@ pub(crate) struct Link {
     topology: ArcSwap<Topology>,
     /// Notified when the owners of hash slots are to be asked for.
     is_outdated: Arc<Notify>,
-    dataset: DatasetWatch,
+    pub(crate) dataset: DatasetWatch,
     /// The deadline for a decision: its calls, and the callers that wait.
     pub(crate) deadline: Deadline,
     pub(crate) report: Arc<StoreReport>,
@@ -71,13 +74,13 @@ impl Link {
             false => TaskRuntime::start()
                 .map_err(|error| BackendError::unavailable(format!("no thread for its tasks: {error}")))?,
         };
-        let runtime = Arc::new(runtime);
+        let (runtime, report) = (Arc::new(runtime), Arc::default());
         Ok(Arc::new(Self {
             topology: ArcSwap::default(),
             is_outdated: Arc::default(),
-            dataset: DatasetWatch::new(),
+            dataset: DatasetWatch::new(&settings, &report),
             deadline: Deadline::new(settings.deadline, &runtime),
-            report: Arc::default(),
+            report,
             origin: Instant::now(),
             runtime,
             settings,
@@ -125,7 +128,7 @@ impl Link {
 
     /// Runs a script, at most once, within the deadline.
     pub(crate) async fn call(self: &Arc<Self>, lane: usize, call: &Call) -> Result<Value, BackendError> {
-        if !call.checks_dataset() {
+        if !call.checks_dataset() && self.dataset.is_due() {
             self.check_dataset();
         }
         let started = MEASURES.then(Instant::now);
@@ -134,7 +137,42 @@ impl Link {
             self.report.called(started.elapsed());
         }
         let value = reply.map_err(|failure| failure.error)?;
-        Ok(if call.checks_dataset() { self.take_check(value) } else { value })
+        if !call.checks_dataset() {
+            return Ok(value);
+        }
+        let (dataset, value) = take_check(value);
+        if let Some(dataset) = dataset {
+            self.dataset.update(dataset, self.log_time());
+        }
+        Ok(value)
+    }
+
+    /// A check of the dataset for a batch that is about to be sent; `None` where it is not due,
+    /// or in a cluster, where the key is in a hash slot of its own.
+    pub(crate) fn dataset_check(&self) -> Option<DatasetCheck> {
+        (!self.settings.is_cluster() && self.dataset.is_due()).then(|| self.dataset.check())
+    }
+
+    /// Checks the dataset in a call of its own, if its server can be called.
+    fn check_dataset(self: &Arc<Self>) {
+        let link = Arc::clone(self);
+        self.runtime.spawn(async move {
+            let Ok(server) = link.owner(|| slot_of(&link.dataset.key)) else { return };
+            if server.breaker.rejection().is_none()
+                && let Some(connection) = server.first_connection()
+                && let Ok(dataset) = link.read_dataset(&connection).await
+            {
+                let processes = link.topology.load().processes();
+                link.dataset.update(DatasetId { processes, ..dataset }, link.log_time());
+            }
+        });
+    }
+
+    /// Reads what identifies the dataset, over a connection to the server that has its key.
+    async fn read_dataset(&self, connection: &Connection) -> Result<DatasetId, Failure> {
+        let call = encode::call([].iter(), [].into_iter(), CallHead::default(), Some(&self.dataset.check()));
+        let reply = within(self.settings.connect_timeout, connection.evaluate(&call, false)).await?;
+        Ok(take_check(reply).0.unwrap_or_default())
     }
 
     /// Runs a script on the owner of its keys, also if that has changed.

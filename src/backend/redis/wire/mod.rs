@@ -8,8 +8,10 @@ pub(crate) mod decode;
 pub(crate) mod encode;
 mod scripts;
 
+#[cfg(test)]
+pub(crate) use self::scripts::Script;
 pub(crate) use self::{
     decode::malformed_reply,
     encode::{CallHead, DatasetCheck},
-    scripts::{CHECK_DATASET, Call, LOADED, PUBLISH_COOLDOWNS, READ_COOLDOWNS},
+    scripts::{Call, DECIDE, PUBLISH_COOLDOWNS, READ_COOLDOWNS},
 };

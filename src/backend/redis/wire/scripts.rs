@@ -20,7 +20,7 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    const fn new(text: &'static str) -> Self {
+    pub(crate) const fn new(text: &'static str) -> Self {
         Self { text, hash: OnceLock::new() }
     }
 
@@ -33,7 +33,8 @@ impl Script {
     }
 }
 
-/// Makes changes, leases units, and decides batches of requests.
+/// Makes changes, leases units, and decides batches of requests. Every new connection loads
+/// it, and a probe of the circuit breaker runs it.
 pub(crate) static DECIDE: Script = Script::new(concat!(
     include_str!("scripts/input.lua"),
     include_str!("scripts/fast.lua"),
@@ -50,22 +51,11 @@ pub(crate) static DECIDE: Script = Script::new(concat!(
     include_str!("scripts/decide.lua")
 ));
 
-/// Identifies the dataset; also what a probe of the circuit breaker runs. KEYS[1] stores
-/// what identifies it, ARGV[1] is an id for a dataset that has none.
-pub(crate) static CHECK_DATASET: Script = Script::new(concat!(
-    "local check_dataset\n",
-    include_str!("scripts/dataset.lua"),
-    "return check_dataset(KEYS[1], ARGV[1])"
-));
-
 /// Publishes cooldowns. Rare, so it is loaded on first use.
 pub(crate) static PUBLISH_COOLDOWNS: Script = Script::new(include_str!("scripts/publish_cooldowns.lua"));
 
 /// Reads the cooldowns in force. Rare, so it is loaded on first use.
 pub(crate) static READ_COOLDOWNS: Script = Script::new(include_str!("scripts/read_cooldowns.lua"));
-
-/// The scripts that every new connection loads.
-pub(crate) static LOADED: [&Script; 2] = [&DECIDE, &CHECK_DATASET];
 
 /// One call of a script.
 pub(crate) struct Call {

@@ -16,7 +16,7 @@ use super::*;
 use crate::{
     backend::redis::{
         RedisBuilder,
-        wire::{CHECK_DATASET, LOADED},
+        wire::{DECIDE, Script},
     },
     error::BackendErrorKind,
 };
@@ -41,7 +41,8 @@ async fn connect(builder: RedisBuilder) -> Result<Arc<Link>, BackendError> {
 }
 
 fn call() -> Call {
-    Call::new(&CHECK_DATASET, ["test"], 1, b"abc")
+    static SCRIPT: Script = Script::new("return ARGV[1] .. ':' .. (redis.call('GET', KEYS[1]) or '')");
+    Call::new(&SCRIPT, ["test"], 1, b"abc")
 }
 
 async fn answers(link: &Arc<Link>) -> bool {
@@ -56,14 +57,14 @@ fn why(error: &BackendError) -> String {
 async fn scripts_are_loaded_and_sent_again_after_a_flush() {
     let server = start().await;
     let link = connect(builder(&server).connections(3)).await.unwrap();
-    let exists = server.run::<Value, 3>("SCRIPT", ["EXISTS", LOADED[0].hash(), LOADED[1].hash()]).await;
-    assert_eq!(exists, Value::Array(vec![Value::Int(1), Value::Int(1)]));
+    let exists = server.run::<Value, 2>("SCRIPT", ["EXISTS", DECIDE.hash()]).await;
+    assert_eq!(exists, Value::Array(vec![Value::Int(1)]));
     for lane in 0..7 {
         let () = server.run("SCRIPT", ["FLUSH"]).await;
         let answer = link.call(lane, &call()).await.unwrap();
         assert!(matches!(&answer, Value::BulkString(bytes) if bytes.starts_with(b"abc:")), "{answer:?}");
     }
-    assert_eq!(link.memory_lost(), 0);
+    assert_eq!(link.dataset.losses(), 0);
 }
 
 #[tokio::test]
@@ -94,7 +95,7 @@ async fn a_frozen_server_opens_the_breaker_after_a_few_timeouts() {
     assert!(why(&error).contains("no answer within 50ms"), "{error:?}");
     server.thaw();
     holds("the breaker is closed by a probe", async || link.rejection().is_none()).await;
-    assert_eq!(link.memory_lost(), 0, "no data was lost");
+    assert_eq!(link.dataset.losses(), 0, "no data was lost");
 }
 
 #[tokio::test]
@@ -103,14 +104,14 @@ async fn a_killed_server_opens_the_breaker_at_once_and_its_data_is_lost() {
     let link = connect(builder(&server)).await.unwrap();
     let notified = Arc::new(AtomicUsize::new(0));
     let listener = Arc::clone(&notified);
-    link.on_memory_lost(move || _ = listener.fetch_add(1, Ordering::Relaxed));
+    link.dataset.on_loss(move || _ = listener.fetch_add(1, Ordering::Relaxed));
     server.kill();
     let error = link.call(0, &call()).await.unwrap_err();
     assert_eq!(error.kind(), BackendErrorKind::Unavailable);
     assert!(link.rejection().is_some());
     server.restart().await;
     holds("it is connected again", async || link.rejection().is_none()).await;
-    assert_eq!((link.memory_lost(), notified.load(Ordering::Relaxed)), (1, 1), "known before the first answer");
+    assert_eq!((link.dataset.losses(), notified.load(Ordering::Relaxed)), (1, 1), "known before the first answer");
     assert!(answers(&link).await);
 }
 
@@ -121,7 +122,7 @@ async fn an_emptied_store_is_noticed_while_it_is_used() {
     let () = server.run("FLUSHALL", []).await;
     holds("the loss is noticed", async || {
         assert!(answers(&link).await);
-        link.memory_lost() == 1
+        link.dataset.losses() == 1
     })
     .await;
 }
@@ -157,7 +158,7 @@ async fn a_lazy_link_connects_when_the_server_is_up() {
     assert!(!answers(&link).await);
     server.restart().await;
     holds("it is connected", async || answers(&link).await).await;
-    assert_eq!(link.memory_lost(), 0);
+    assert_eq!(link.dataset.losses(), 0);
 }
 
 #[tokio::test]

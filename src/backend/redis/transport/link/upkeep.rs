@@ -111,10 +111,11 @@ impl Link {
             let mut processes = topology.processes();
             let process = connections.process.clone().filter(|_| topology.is_owner(server));
             processes.extend(process.map(|process| (server.address.clone(), process)));
-            self.update_dataset(DatasetId { latest: self.latest_time(), processes, ..DatasetId::default() });
+            let dataset = DatasetId { latest: self.dataset.latest_time(), processes, ..DatasetId::default() };
+            self.dataset.update(dataset, self.log_time());
             self.is_outdated.notify_one();
         } else if let Some(first) = connections.all.first() {
-            self.update_dataset(self.read_dataset(first).await?);
+            self.dataset.update(self.read_dataset(first).await?, self.log_time());
         }
         server.replace(connections);
         Ok(())
