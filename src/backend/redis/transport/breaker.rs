@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::Notify, time::Instant};
+use tokio::time::Instant;
 
 use crate::{
     backend::redis::sync::lock,
@@ -68,7 +68,6 @@ pub(crate) struct Breaker {
     changes: AtomicU32,
     state: Mutex<State>,
     settings: BreakerSettings,
-    opened: Notify,
     report: Arc<StoreReport>,
 }
 
@@ -117,7 +116,7 @@ impl Breaker {
             opened_at: SystemClock::new().now(),
             origin: now,
         };
-        Self { changes, state: Mutex::new(state), settings, opened: Notify::new(), report }
+        Self { changes, state: Mutex::new(state), settings, report }
     }
 
     /// Permits a call, or returns the reason why not.
@@ -151,7 +150,6 @@ impl Breaker {
         }
         self.open(&mut state, effect);
         self.schedule_probe(state, cause);
-        self.opened.notify_one();
     }
 
     /// It is closed, and opens.
@@ -167,13 +165,6 @@ impl Breaker {
             state.step = self.settings.shortest;
         }
         (state.since, state.opened_at) = (now, SystemClock::new().now());
-    }
-
-    /// Waits until it is not closed.
-    pub(crate) async fn opened(&self) {
-        while self.permit().is_ok() {
-            self.opened.notified().await;
-        }
     }
 
     /// The time until the next probe.

@@ -37,8 +37,8 @@ pub(crate) struct Server {
     /// How to connect to it. `None` behind sentinels, which name it.
     pub(super) info: Option<ConnectionInfo>,
     pub(super) breaker: Arc<Breaker>,
-    /// Notified when a connection is wanted that is not there, and when the server is
-    /// dropped.
+    /// Notified when a connection is wanted that is not there, when the circuit breaker may
+    /// have opened, and when the server is dropped.
     pub(super) wanted: Arc<Notify>,
     connections: watch::Sender<Option<Arc<Connections>>>,
 }
@@ -117,8 +117,10 @@ impl Server {
         self.connections.send_replace(Some(Arc::new(connections)));
     }
 
-    /// Wakes the calls that wait for a connection: the circuit breaker has opened.
+    /// The circuit breaker may have opened. Wakes the calls that wait for a connection, and
+    /// what probes.
     pub(super) fn wake(&self) {
+        self.wanted.notify_one();
         self.connections.send_modify(|_| {});
     }
 }

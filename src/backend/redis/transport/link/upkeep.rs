@@ -5,12 +5,11 @@
 //! Invariant: one task at a time opens the connections of a server.
 
 use std::{
-    pin::pin,
     sync::{Arc, Weak},
     time::Duration,
 };
 
-use futures_util::future::{join_all, select};
+use futures_util::future::join_all;
 use redis::ConnectionInfo;
 use tokio::time::{Instant, sleep_until};
 
@@ -89,6 +88,9 @@ impl Link {
     ) -> Arc<Server> {
         let breaker = Breaker::new(self.settings.breaker, Arc::clone(&self.report), rejection);
         let server = Arc::new(Server::new(address, info, breaker));
+        if server.breaker.rejection().is_some() {
+            server.wake();
+        }
         self.topology.rcu(|topology| Topology::clone(topology).with(&server));
         self.runtime.keep(keep_connected(Arc::downgrade(self), Arc::downgrade(&server)));
         server
@@ -184,12 +186,12 @@ impl Link {
     }
 }
 
-/// Connects a server when a connection is wanted, for as long as it exists.
+/// Connects a server when a connection is wanted, and probes while its circuit breaker is
+/// open, for as long as it exists.
 async fn keep_connected(link: Weak<Link>, server: Weak<Server>) {
-    let shared = server.upgrade().map(|server| (Arc::clone(&server.breaker), Arc::clone(&server.wanted)));
-    let Some((breaker, wanted)) = shared else { return };
+    let Some(wanted) = server.upgrade().map(|server| Arc::clone(&server.wanted)) else { return };
     loop {
-        select(pin!(breaker.opened()), pin!(wanted.notified())).await;
+        wanted.notified().await;
         let Some(due) = link.upgrade().and_then(|link| Some(server.upgrade()?.due(link.pause()))) else {
             return;
         };
