@@ -70,39 +70,6 @@ impl CounterCharge {
     }
 }
 
-/// A claim in the script's terms; times in microseconds.
-#[derive(Clone, Copy, Debug, Default)]
-struct StoredClaim {
-    left: u64,
-    at: u64,
-    until: u64,
-    mark: u64,
-    /// Of a sliding window: the mark of the charge.
-    before: u64,
-}
-
-impl StoredClaim {
-    fn new(definition: &Definition, claim: &Claim) -> Self {
-        let (mut at, mut until) = (micros(claim.at), exact(micros_up(claim.until)));
-        let mark = exact(claim.detail);
-        match definition.kind {
-            // A count: it weighs on the window after its own.
-            Kind::SlidingWindow => at = exact(claim.at),
-            // A count: the units that moved older entries.
-            Kind::SlidingLog => until = exact(claim.until),
-            _ => {}
-        }
-        Self { left: exact(claim.units), at, until, mark, before: exact(claim.before) }
-    }
-
-    fn claim(&self, definition: &Definition) -> Claim {
-        let Self { left, at, until, mark, before } = *self;
-        let at = if definition.kind == Kind::SlidingWindow { at } else { at.saturating_mul(1_000) };
-        let until = if definition.kind == Kind::SlidingLog { until } else { until.saturating_mul(1_000) };
-        Claim { units: left, at, until, detail: mark, before }
-    }
-}
-
 /// A change to one counter.
 #[derive(Debug)]
 pub(crate) struct Change {
@@ -110,7 +77,8 @@ pub(crate) struct Change {
     pub(crate) op: ChangeOp,
     pub(crate) now: Option<u64>,
     units: u64,
-    claim: StoredClaim,
+    /// What is left of the claim that it changes.
+    claim: Claim,
     /// Its index among the tiers of the receipt.
     tier: usize,
 }
@@ -118,8 +86,7 @@ pub(crate) struct Change {
 impl Change {
     /// A change to all that was charged, of which the claim is left.
     fn new(charge: CounterCharge, op: ChangeOp, now: Option<u64>, claim: &Claim) -> Self {
-        let claim = StoredClaim::new(&charge.definition, claim);
-        Self { op, now, units: charge.definition.cost, claim, tier: 0, charge }
+        Self { op, now, units: charge.definition.cost, claim: *claim, tier: 0, charge }
     }
 
     /// The changes that the operation makes of a receipt.
@@ -210,8 +177,11 @@ impl Change {
 
     /// Where the claim is after the change, as `decide.lua` replied.
     pub(crate) fn claim_after(&self, [left, at, until, mark]: [u64; 4]) -> Claim {
-        let before = if self.op == ChangeOp::AddDebt { 0 } else { self.claim.before };
-        StoredClaim { left, at, until, mark, before }.claim(&self.charge.definition)
+        let kind = self.charge.definition.kind;
+        let before = if self.op == ChangeOp::AddDebt { 0 } else { exact(self.claim.before) };
+        let at = if kind == Kind::SlidingWindow { at } else { at.saturating_mul(1_000) };
+        let until = if kind == Kind::SlidingLog { until } else { until.saturating_mul(1_000) };
+        Claim { units: left, at, until, detail: mark, before }
     }
 
     /// Updates the claim of the receipt, or forfeits what is left of it: without a reply,
@@ -233,12 +203,17 @@ impl Change {
     /// The numbers that `decide.lua` reads after operation, counter, definition
     /// and sorted set.
     pub(crate) fn numbers(&self) -> [u64; 9] {
-        let StoredClaim { left, at, until, mark, before } = self.claim;
-        let Span { micros, parts } = self.charge.definition.time_for(self.units);
-        let alone = match self.charge.definition.kind {
-            Kind::SlidingWindow => before,
+        let (kind, claim) = (self.charge.definition.kind, &self.claim);
+        let Span { micros: time, parts } = self.charge.definition.time_for(self.units);
+        let left = exact(claim.units);
+        let alone = match kind {
+            Kind::SlidingWindow => exact(claim.before),
             _ => self.charge.definition.time_for(left).micros,
         };
-        [self.units, micros, parts, left, alone, at, until, mark, self.charge.request_id]
+        // Of a sliding window `at` is a count: it weighs on the window after its own. So is
+        // `until` of a log: the units that moved older entries.
+        let at = if kind == Kind::SlidingWindow { exact(claim.at) } else { micros(claim.at) };
+        let until = exact(if kind == Kind::SlidingLog { claim.until } else { micros_up(claim.until) });
+        [self.units, time, parts, left, alone, at, until, exact(claim.detail), self.charge.request_id]
     }
 }
