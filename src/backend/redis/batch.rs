@@ -16,7 +16,7 @@ use redis::Value;
 use super::{
     executor::{ClaimMove, Completion, Operation, ScriptExecutor},
     plan::{Change, ChargeSet},
-    transport::lane::{Executor, SendGuard},
+    transport::lane::{Executor, RunningCall},
     wire::{
         Call, CallHead, DatasetCheck,
         decode::{self, ChargeReply, Replies},
@@ -35,7 +35,7 @@ impl Executor for ScriptExecutor {
     async fn execute(
         &self,
         batch: Vec<(Operation, usize)>,
-        mut guard: SendGuard,
+        running: &mut RunningCall<Self>,
     ) -> Vec<Result<Completion, BackendError>> {
         let requests = batch.iter().map(|(_, count)| count).sum();
         let ready = self.link.ready(self.index).await;
@@ -46,7 +46,7 @@ impl Executor for ScriptExecutor {
         }
         let calls = round_trip.encode(self);
         let replies = join_all(calls.iter().map(|call| self.link.call(self.index, call)));
-        let replies = guard.with(replies).await;
+        let replies = running.send(replies).await;
         let mut results: Vec<_> = (0..requests).map(|_| None).collect();
         for ((group, call), reply) in round_trip.groups.into_iter().zip(&calls).zip(replies) {
             let replies = reply.and_then(|reply| group.read(&reply, call));

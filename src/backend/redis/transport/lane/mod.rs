@@ -33,47 +33,15 @@ pub(crate) trait Executor: Send + Sync + Sized + 'static {
     type Output: Send + 'static;
 
     /// Carries out all items in their order, each for as many requests as its
-    /// count says. No later item is sent before `guard` is dropped.
+    /// count says. No later item is sent before `call` has sent them.
     fn execute(
         &self,
         items: Vec<(Self::Item, usize)>,
-        guard: SendGuard,
+        call: &mut RunningCall<Self>,
     ) -> impl Future<Output = Vec<ExecutorResult<Self>>> + Send;
 }
 
 pub(crate) type ExecutorResult<E> = Result<<E as Executor>::Output, BackendError>;
-
-/// Delays all later batches of the lane until it is dropped.
-pub(crate) struct SendGuard(Option<Box<dyn FnOnce() + Send>>);
-
-impl SendGuard {
-    fn new(on_sent: impl FnOnce() + Send + 'static) -> Self {
-        Self(Some(Box::new(on_sent)))
-    }
-
-    /// Runs a future, and releases the lane once it has been polled.
-    pub(crate) async fn with<F: Future>(&mut self, future: F) -> F::Output {
-        let mut future = pin!(future);
-        poll_fn(|cx| {
-            let polled = future.as_mut().poll(cx);
-            self.release();
-            polled
-        })
-        .await
-    }
-
-    pub(crate) fn release(&mut self) {
-        if let Some(on_sent) = self.0.take() {
-            on_sent();
-        }
-    }
-}
-
-impl Drop for SendGuard {
-    fn drop(&mut self) {
-        self.release();
-    }
-}
 
 /// One queue before one connection. An idle one is a few words.
 pub(crate) struct Lane<E: Executor> {
@@ -152,22 +120,48 @@ impl<E: Executor> Lane<E> {
             (change(&mut queue), queue.starts_call())
         };
         if starts {
-            self.runtime.spawn(execute_batches(RunningCall { lane: Arc::clone(self), has_started: false }));
+            self.runtime.spawn(execute_batches(RunningCall {
+                lane: Arc::clone(self),
+                has_started: false,
+                is_sending: false,
+            }));
         }
         changed
     }
 }
 
 /// A call. However it ends, by a result or a panic, the next one starts.
-struct RunningCall<E: Executor> {
+pub(crate) struct RunningCall<E: Executor> {
     lane: Arc<Lane<E>>,
     /// False if its runtime has ended before: then none would run.
     has_started: bool,
+    /// Whether it delays all later batches of the lane: its own may not have been sent.
+    is_sending: bool,
+}
+
+impl<E: Executor> RunningCall<E> {
+    /// Runs a future that sends the batch when it is first polled.
+    pub(crate) async fn send<F: Future>(&mut self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        poll_fn(|cx| {
+            let polled = future.as_mut().poll(cx);
+            self.sent();
+            polled
+        })
+        .await
+    }
+
+    fn sent(&mut self) {
+        if std::mem::take(&mut self.is_sending) {
+            self.lane.enqueue(LaneQueue::on_sent);
+        }
+    }
 }
 
 impl<E: Executor> Drop for RunningCall<E> {
     fn drop(&mut self) {
         if self.has_started {
+            self.sent();
             return self.lane.enqueue(LaneQueue::end_call);
         }
         let mut queue = lock(&self.lane.queue);
@@ -180,19 +174,19 @@ impl<E: Executor> Drop for RunningCall<E> {
 /// empty.
 async fn execute_batches<E: Executor>(mut call: RunningCall<E>) {
     call.has_started = true;
-    let lane = &call.lane;
+    let lane = Arc::clone(&call.lane);
     loop {
-        let sending = Arc::clone(lane);
-        let guard = SendGuard::new(move || sending.enqueue(LaneQueue::on_sent));
+        call.is_sending = true;
         let batch = lock(&lane.queue).next_batch();
-        execute(lane, batch, guard).await;
+        execute(&lane, batch, &mut call).await;
+        call.sent();
         if !lock(&lane.queue).continues_call() {
             return;
         }
     }
 }
 
-async fn execute<E: Executor>(lane: &Lane<E>, batch: Vec<QueuedItem<E::Item, E::Output>>, guard: SendGuard) {
+async fn execute<E: Executor>(lane: &Lane<E>, batch: Vec<QueuedItem<E::Item, E::Output>>, call: &mut RunningCall<E>) {
     if batch.is_empty() {
         return;
     }
@@ -205,7 +199,7 @@ async fn execute<E: Executor>(lane: &Lane<E>, batch: Vec<QueuedItem<E::Item, E::
         (queued.item, callers.len() - first)
     };
     let items = batch.into_iter().map(item).collect();
-    let mut executed = pin!(lane.executor.execute(items, guard));
+    let mut executed = pin!(lane.executor.execute(items, call));
     let mut results = loop {
         match lane.deadline.until(lane.next_end(&callers), &mut executed).await {
             Some(results) => break results.into_iter(),

@@ -67,12 +67,16 @@ impl Executor for Doubles {
     type Item = u64;
     type Output = Tracked;
 
-    async fn execute(&self, items: Vec<(u64, usize)>, mut guard: SendGuard) -> Vec<Result<Tracked, BackendError>> {
+    async fn execute(
+        &self,
+        items: Vec<(u64, usize)>,
+        call: &mut RunningCall<Self>,
+    ) -> Vec<Result<Tracked, BackendError>> {
         let items: Vec<u64> = items.into_iter().flat_map(|(item, count)| std::iter::repeat_n(item, count)).collect();
         lock(&self.sent).push(items.clone());
         let running = self.running.fetch_add(1, Ordering::SeqCst) + 1;
         self.most_running.fetch_max(running, Ordering::SeqCst);
-        guard.with(self.permits.acquire()).await.unwrap().forget();
+        call.send(self.permits.acquire()).await.unwrap().forget();
         self.running.fetch_sub(1, Ordering::SeqCst);
         assert!(!items.contains(&PANICS), "the panic that is tested");
         let results = items.len() - usize::from(items.contains(&HAS_NO_RESULT));
@@ -301,9 +305,13 @@ async fn every_item_has_exactly_one_result() {
     impl Executor for Yields {
         type Item = u64;
         type Output = Tracked;
-        async fn execute(&self, items: Vec<(u64, usize)>, mut guard: SendGuard) -> Vec<Result<Tracked, BackendError>> {
+        async fn execute(
+            &self,
+            items: Vec<(u64, usize)>,
+            call: &mut RunningCall<Self>,
+        ) -> Vec<Result<Tracked, BackendError>> {
             self.0.fetch_add(items.len(), Ordering::SeqCst);
-            guard.with(tokio::task::yield_now()).await;
+            call.send(tokio::task::yield_now()).await;
             let on_drop = |value| panic!("{value} was dropped");
             let result = |(item, _)| Ok(Tracked { value: item * 2, on_drop: Some(Arc::new(on_drop)) });
             items.into_iter().map(result).collect()

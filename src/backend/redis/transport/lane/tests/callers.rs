@@ -74,8 +74,12 @@ async fn every_result_is_received_or_dropped_whenever_callers_leave() {
     impl Executor for Counts {
         type Item = ();
         type Output = Tracked;
-        async fn execute(&self, items: Vec<((), usize)>, mut guard: SendGuard) -> Vec<Result<Tracked, BackendError>> {
-            guard.with(tokio::task::yield_now()).await;
+        async fn execute(
+            &self,
+            items: Vec<((), usize)>,
+            call: &mut RunningCall<Self>,
+        ) -> Vec<Result<Tracked, BackendError>> {
+            call.send(tokio::task::yield_now()).await;
             self.results.fetch_add(items.len(), Ordering::SeqCst);
             let result = |_| {
                 let dropped = Arc::clone(&self.dropped);
