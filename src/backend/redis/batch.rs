@@ -40,26 +40,22 @@ impl Executor for ScriptExecutor {
         let requests = batch.iter().map(|(_, count)| count).sum();
         let ready = self.link.ready(self.index).await;
         // What it releases is not renewed any more, also if it is not sent.
-        let mut round_trip = RoundTrip::new(self, batch);
+        let mut groups = groups(self, batch);
         if let Err(error) = ready {
             return (0..requests).map(|_| Err(error.clone())).collect();
         }
-        let calls = round_trip.encode(self);
+        // The first call checks the dataset if that is due.
+        let mut check = if groups.is_empty() { None } else { self.link.dataset_check() };
+        let calls: Vec<_> = groups.iter_mut().map(|group| group.encode(self, check.take().as_ref())).collect();
         let replies = join_all(calls.iter().map(|call| self.link.call(self.index, call)));
         let replies = running.send(replies).await;
         let mut results: Vec<_> = (0..requests).map(|_| None).collect();
-        for ((group, call), reply) in round_trip.groups.into_iter().zip(&calls).zip(replies) {
+        for ((group, call), reply) in groups.into_iter().zip(&calls).zip(replies) {
             let replies = reply.and_then(|reply| group.read(&reply, call));
             group.complete(self, replies, &mut results);
         }
         results.into_iter().map(|result| result.unwrap_or(Ok(Completion::Changed(0)))).collect()
     }
-}
-
-/// Calls that are sent at the same time.
-#[derive(Default)]
-struct RoundTrip {
-    groups: Vec<Group>,
 }
 
 /// What one call does: changes, then leases, then charges. All of it is in one hash slot, and
@@ -88,64 +84,48 @@ struct Charged {
     sent: u64,
 }
 
-impl RoundTrip {
-    fn new(executor: &ScriptExecutor, batch: Vec<(Operation, usize)>) -> Self {
-        let mut round_trip = Self::default();
-        let mut first = 0;
-        for (operation, count) in batch {
-            let (mut changes, moving) = match operation {
-                Operation::Charge(set) => {
-                    let group = round_trip.group(&set.hash_tag, set.now, encode::max_keys(&set));
-                    group.sets.push(Charged { set, count, first, sent: 0 });
-                    (Vec::new(), None)
-                }
-                Operation::ChangeReceipt { receipt, op, now } => executor.changes_of(receipt, (op, now)),
-                Operation::Change(changes) => (changes, None),
-            };
-            executor.leases.update(&mut changes);
-            let moving = moving.map(Arc::new);
-            for change in changes {
-                let group = round_trip.group(&change.charge.hash_tag, change.now, encode::KEYS_OF_CHANGE);
-                group.changes.push(Changed { change, moving: moving.clone(), result: first });
+/// What the calls do that are sent at the same time.
+fn groups(executor: &ScriptExecutor, batch: Vec<(Operation, usize)>) -> Vec<Group> {
+    let (mut groups, mut first) = (Vec::new(), 0);
+    for (operation, count) in batch {
+        let (mut changes, moving) = match operation {
+            Operation::Charge(set) => {
+                let group = with_room(&mut groups, &set.hash_tag, set.now, encode::max_keys(&set));
+                group.sets.push(Charged { set, count, first, sent: 0 });
+                (Vec::new(), None)
             }
-            first += count;
+            Operation::ChangeReceipt { receipt, op, now } => executor.changes_of(receipt, (op, now)),
+            Operation::Change(changes) => (changes, None),
+        };
+        executor.leases.update(&mut changes);
+        let moving = moving.map(Arc::new);
+        for change in changes {
+            let group = with_room(&mut groups, &change.charge.hash_tag, change.now, encode::KEYS_OF_CHANGE);
+            group.changes.push(Changed { change, moving: moving.clone(), result: first });
         }
-        for Group { changes, sets, .. } in &mut round_trip.groups {
-            // The latest reservation first: one that others are built upon is not
-            // refunded.
-            changes.sort_by_key(|Changed { change, moving, .. }| {
-                Reverse(change.refunded_until().filter(|_| moving.is_none()).unwrap_or(u64::MAX))
-            });
-            sets.sort_by_key(|charged| charged.set.lease.is_none());
-        }
-        round_trip
+        first += count;
     }
-
-    /// The last group of a hash slot and time, if it has room for so many keys, or a new one.
-    fn group(&mut self, hash_tag: &str, now: Option<u64>, keys: usize) -> &mut Group {
-        let last = self.groups.iter().rposition(|group| group.hash_tag == hash_tag && group.now == now);
-        let index = last.filter(|last| self.groups[*last].keys + keys <= encode::MAX_KEYS).unwrap_or_else(|| {
-            let (hash_tag, changes, sets) = (hash_tag.to_owned(), Vec::new(), Vec::new());
-            self.groups.push(Group { hash_tag, now, changes, sets, keys: 0 });
-            self.groups.len() - 1
+    for Group { changes, sets, .. } in &mut groups {
+        // The latest reservation first: one that others are built upon is not
+        // refunded.
+        changes.sort_by_key(|Changed { change, moving, .. }| {
+            Reverse(change.refunded_until().filter(|_| moving.is_none()).unwrap_or(u64::MAX))
         });
-        self.groups[index].keys += keys;
-        &mut self.groups[index]
+        sets.sort_by_key(|charged| charged.set.lease.is_none());
     }
+    groups
+}
 
-    /// The calls, of which the first checks the dataset if that is due.
-    fn encode(&mut self, executor: &ScriptExecutor) -> Vec<Call> {
-        if self.groups.is_empty() {
-            return Vec::new();
-        }
-        let check = executor.link.dataset_check();
-        let mut calls = Vec::with_capacity(self.groups.len());
-        for group in &mut self.groups {
-            let check = check.as_ref().filter(|_| calls.is_empty());
-            calls.push(group.encode(executor, check));
-        }
-        calls
-    }
+/// The last group of a hash slot and time, if it has room for so many keys, or a new one.
+fn with_room<'g>(groups: &'g mut Vec<Group>, hash_tag: &str, now: Option<u64>, keys: usize) -> &'g mut Group {
+    let last = groups.iter().rposition(|group| group.hash_tag == hash_tag && group.now == now);
+    let index = last.filter(|last| groups[*last].keys + keys <= encode::MAX_KEYS).unwrap_or_else(|| {
+        let (hash_tag, changes, sets) = (hash_tag.to_owned(), Vec::new(), Vec::new());
+        groups.push(Group { hash_tag, now, changes, sets, keys: 0 });
+        groups.len() - 1
+    });
+    groups[index].keys += keys;
+    &mut groups[index]
 }
 
 impl Group {
