@@ -17,25 +17,11 @@ end
 local out = { now }
 local function say(number) out[#out + 1] = number end
 
--- The values of the counters. One of another type is a table.
-local values = {}
-if counters == 1 then
-  values = { (read('GET', KEYS[1])) }
-elseif counters > 1 then
-  values = call('MGET', unpack(KEYS, 1, counters))
-  local missing
-  for i = 1, counters do
-    if not values[i] then
-      missing = missing or {}
-      missing[#missing + 1] = KEYS[i]
-    end
-  end
-  -- MGET returns nil for a key of another type.
-  if missing and call('EXISTS', unpack(missing)) > 0 then
-    for i = 1, counters do
-      if not values[i] and call('EXISTS', KEYS[i]) > 0 then values[i] = {} end
-    end
-  end
+-- The values of the counters. One of another type is a table, which MGET does not tell from
+-- one that is not there.
+local values = counters > 0 and call('MGET', unpack(KEYS, 1, counters)) or {}
+for i = 1, counters do
+  if not values[i] then values[i] = read('GET', KEYS[i]) end
 end
 
 -- The counters that are open, as they become. The state is `false` if the key is no counter
