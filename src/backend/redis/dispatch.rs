@@ -19,10 +19,10 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::{
     cross_slot::charge_all,
-    executor::{Completion, Lanes, Operation},
+    executor::{Completion, Lanes, Operation, since},
     leased::pools::Pools,
     plan::{Change, ChargeSet, PlanContext, ReceiptOp},
-    rejection_cache::{CachedRejection, RejectionCache},
+    rejection_cache::RejectionCache,
     transport::{link::Link, task_runtime::late},
 };
 use crate::{
@@ -42,7 +42,8 @@ const MAX_RENEWALS: usize = 500;
 pub(super) struct Dispatcher {
     pub(super) link: Arc<Link>,
     lanes: Arc<Lanes>,
-    pub(super) rejections: RejectionCache<Arc<CachedRejection>>,
+    /// Rejections, each decided at a time of the limiter.
+    pub(super) rejections: RejectionCache<Arc<Outcome>>,
     pub(super) pools: Arc<Pools>,
     next_request_id: AtomicU64,
 }
@@ -125,7 +126,7 @@ impl Dispatcher {
         if asking == Asking::Now
             && let Some(rejection) = cache_key.and_then(|key| self.rejections.get(key, now))
         {
-            return Decide::Now(Ok(rejection.outcome(now)));
+            return Decide::Now(Ok(since(Outcome::clone(&rejection), now)));
         }
         let cache_key = cache_key.map(|key| (key, self.rejections.generation()));
         let caller = Caller { dispatcher: Arc::clone(self), cache_key, now };
@@ -236,7 +237,7 @@ impl Caller {
         {
             // Counted from before the call, so it never ends too late.
             let (at, until) = (self.now, self.now.saturating_add(retry_after));
-            let rejection = CachedRejection { until, at, tiers: outcome.tiers.clone() };
+            let rejection = Outcome { decided_at: Some(at), ..outcome.clone() };
             self.dispatcher.rejections.insert(key, (at, until), generation, Arc::new(rejection));
         }
         Ok(outcome)

@@ -275,9 +275,9 @@ impl Lanes {
     }
 }
 
-/// The limiter's time was rounded down to a whole microsecond for the script;
-/// subtracts what was cut off from all times of the outcome.
-fn since(mut outcome: Outcome, now: u64) -> Outcome {
+/// An outcome that was decided at a time of the limiter, as it is at `now`. That time may be
+/// `now` rounded down to a whole microsecond, as it was for the script.
+pub(super) fn since(mut outcome: Outcome, now: u64) -> Outcome {
     let passed = now.saturating_sub(outcome.decided_at.take().unwrap_or(now));
     match &mut outcome.answer {
         OutcomeKind::Admitted { wait } | OutcomeKind::Rejected { retry_after: Some(wait) } => {

@@ -12,29 +12,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{
-    backend::{Outcome, OutcomeKind, TierState, TierStates},
-    time::nanos,
-};
-
-/// A rejection as it is cached. Times are the limiter's, in nanoseconds.
-#[derive(Debug)]
-pub(super) struct CachedRejection {
-    pub(super) until: u64,
-    pub(super) at: u64,
-    pub(super) tiers: TierStates,
-}
-
-impl CachedRejection {
-    /// The rejection of a request at `now`.
-    pub(super) fn outcome(&self, now: u64) -> Outcome {
-        let passed = now.saturating_sub(self.at);
-        let tiers = self.tiers.iter();
-        let tiers = tiers.map(|tier| TierState { reset: tier.reset.saturating_sub(passed), ..*tier }).collect();
-        let answer = OutcomeKind::Rejected { retry_after: Some(self.until.saturating_sub(now)) };
-        Outcome { answer, tiers, decided_at: None, later: 0 }
-    }
-}
+use crate::time::nanos;
 
 /// A hash table without probing: a new entry replaces the one with the same
 /// index. So it never grows, and a flood of keys only costs others a call.
