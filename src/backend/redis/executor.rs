@@ -158,7 +158,7 @@ impl ScriptExecutor {
 
     /// Renews the units in flight of `count` admissions from now on.
     pub(super) fn add_leases(&self, set: &ChargeSet, count: u64) {
-        if set.in_flight.is_empty() {
+        if !set.tiers.iter().any(|tier| tier.definition.holds_units()) {
             return;
         }
         for index in 0..count {

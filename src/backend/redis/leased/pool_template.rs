@@ -73,12 +73,11 @@ impl PoolTemplate {
     pub(super) fn charge_set(&self, tag: &str, now: Option<u64>) -> ChargeSet {
         let tier = |tier: &TierTemplate| TierCharge {
             key: [&*tier.head, tag, &*tier.tail].concat(),
+            // Told only to requests that the store decides.
+            counter: Fingerprint::NONE,
             definition: tier.definition,
         };
-        // The key of a counter that is full is told only to requests that the store decides.
-        let in_flight = self.definitions().enumerate().filter(|(_, definition)| definition.holds_units());
         ChargeSet {
-            in_flight: in_flight.map(|(tier, _)| (tier, Fingerprint::NONE)).collect(),
             hash_tag: if self.is_cluster { tag.to_owned() } else { String::new() },
             tiers: self.tiers.iter().map(tier).collect(),
             now,

@@ -35,9 +35,6 @@ impl PlanContext {
 pub(crate) struct ChargeSet {
     pub(crate) hash_tag: String,
     pub(crate) tiers: Vec<TierCharge>,
-    /// The tiers that limit concurrency: their index, and the counter's key to
-    /// report when it is full.
-    pub(crate) in_flight: Vec<(usize, Fingerprint)>,
     /// Microseconds.
     pub(crate) max_wait: u64,
     /// Microseconds from now.
@@ -107,6 +104,8 @@ impl LeaseAsk {
 #[derive(Clone, Debug)]
 pub(crate) struct TierCharge {
     pub(crate) key: String,
+    /// The counter in this process, to report when a concurrency limit is full.
+    pub(crate) counter: Fingerprint,
     pub(crate) definition: Definition,
 }
 
@@ -154,11 +153,9 @@ impl ChargeSet {
 
     fn add(&mut self, context: &PlanContext, charge: &Charge<'_>) {
         for tier in charge.tiers() {
-            if tier.is_in_flight() {
-                self.in_flight.push((self.tiers.len(), charge.key.tier(tier.salt)));
-            }
             self.tiers.push(TierCharge {
                 key: counter_key(&context.prefix, charge, tier),
+                counter: charge.key.tier(tier.salt),
                 definition: Definition::new(context, charge, tier, charge.cost),
             });
         }

@@ -124,8 +124,8 @@ impl ChargeReply {
             -1 => OutcomeKind::Rejected { retry_after: None },
             _ => {
                 let index = usize::try_from(-2 - when).unwrap_or(usize::MAX);
-                let full = set.in_flight.iter().find(|(tier, _)| *tier == index);
-                full.map_or(OutcomeKind::Rejected { retry_after: None }, |(_, key)| OutcomeKind::Busy { key: *key })
+                let full = set.tiers.get(index);
+                full.map_or(OutcomeKind::Rejected { retry_after: None }, |tier| OutcomeKind::Busy { key: tier.counter })
             }
         };
         Outcome { answer, tiers, decided_at: Some(self.now.saturating_mul(1_000)), later: 0 }
