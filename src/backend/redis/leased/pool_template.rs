@@ -4,7 +4,7 @@
 //!
 //! Invariant: template and tag give the charge set again that they were made of.
 
-use std::{collections::HashSet, hash::Hash, sync::Arc};
+use std::{collections::HashSet, sync::Arc};
 
 use foldhash::fast::RandomState;
 
@@ -38,7 +38,7 @@ struct TierTemplate {
 impl PoolTemplate {
     /// The template of a charge set, which equal ones share, and its tag.
     pub(super) fn shared<'s>(
-        all: &mut Shared<Self>,
+        all: &mut Templates,
         set: &'s ChargeSet,
         prefix: &str,
         interval_lane: (u64, usize),
@@ -101,32 +101,26 @@ impl PoolTemplate {
     }
 }
 
-/// How many values are kept before unused ones are looked for.
+/// How many templates are kept before unused ones are looked for.
 const LEAST_KEPT: usize = 64;
 
-/// Values of which equal ones are kept once.
-#[derive(Debug)]
-pub(crate) struct Shared<T> {
-    all: HashSet<Arc<T>, RandomState>,
-    /// How many there may be before unused ones are dropped.
+/// Templates, of which equal ones are kept once.
+#[derive(Debug, Default)]
+pub(crate) struct Templates {
+    all: HashSet<Arc<PoolTemplate>, RandomState>,
+    /// How many there may be before unused ones are dropped, where that is more than the least.
     most: usize,
 }
 
-impl<T> Default for Shared<T> {
-    fn default() -> Self {
-        Self { all: HashSet::default(), most: LEAST_KEPT }
-    }
-}
-
-impl<T: Eq + Hash> Shared<T> {
-    /// The value that is kept of all that equal this one.
-    pub(crate) fn of(&mut self, own: T) -> Arc<T> {
+impl Templates {
+    /// The one that is kept of all that equal this one.
+    fn of(&mut self, own: PoolTemplate) -> Arc<PoolTemplate> {
         if let Some(known) = self.all.get(&own) {
             return Arc::clone(known);
         }
-        if self.all.len() >= self.most {
+        if self.all.len() >= self.most.max(LEAST_KEPT) {
             self.all.retain(|value| Arc::strong_count(value) > 1);
-            self.most = (2 * self.all.len()).max(LEAST_KEPT);
+            self.most = 2 * self.all.len();
         }
         let own = Arc::new(own);
         self.all.insert(Arc::clone(&own));

@@ -22,7 +22,7 @@ use super::{
     lease::{Leased, ReturnedUnits},
     pool::{Exchange, Pool, Taken, Want},
     pool_key::{PoolKey, is_leased},
-    pool_template::{PoolTemplate, Shared},
+    pool_template::{PoolTemplate, Templates},
 };
 use crate::{
     backend::{
@@ -43,7 +43,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Pools {
     table: ShardedTable<Pool>,
-    templates: Mutex<Shared<PoolTemplate>>,
+    templates: Mutex<Templates>,
     /// For a charge, the pools of requests that are charged by other rules as well.
     of_charge: Mutex<HashMap<u128, PoolKeys, RandomState>>,
     /// The prefix of all keys.

@@ -20,7 +20,7 @@ fn charge_set_of(context: &PlanContext, policy: &CompiledPolicy, descriptor: &De
 }
 
 /// Shares the template of a charge set. Panics unless it can be had again.
-fn share(shared: &mut Shared<PoolTemplate>, prefix: &str, set: &ChargeSet) -> Arc<PoolTemplate> {
+fn share(shared: &mut Templates, prefix: &str, set: &ChargeSet) -> Arc<PoolTemplate> {
     let (template, tag) = PoolTemplate::shared(shared, set, prefix, (INTERVAL, 3));
     let again = template.charge_set(tag, set.now);
     let counters =
@@ -41,7 +41,7 @@ fn all_tenants_of_a_rule_share_its_terms() {
     let long = "x".repeat(300);
     for (prefix, is_single_slot) in [("rl", true), ("a{b}:c", true), ("rl", false)] {
         let context = PlanContext { prefix: prefix.into(), is_single_slot, ..context(false) };
-        let mut shared = Shared::default();
+        let mut shared = Templates::default();
         let mut share =
             |descriptor: &Descriptor<'_>| share(&mut shared, prefix, &charge_set_of(&context, &policy, descriptor));
         let first = share(&Descriptor::new("/").tenant("acme"));
@@ -61,14 +61,14 @@ fn counters_of_different_tags_keep_their_names() {
     let policy = compiled([by_address, Rule::new("tenant").tier(Quota::per_second(10))]);
     let context = context(false);
     let set = charge_set_of(&context, &policy, &Descriptor::new("/").tenant("acme").key("ip", "192.0.2.7"));
-    let (template, tag) = PoolTemplate::shared(&mut Shared::default(), &set, "rl", (INTERVAL, 3));
+    let (template, tag) = PoolTemplate::shared(&mut Templates::default(), &set, "rl", (INTERVAL, 3));
     assert_eq!(tag, "");
     assert_eq!(template.charge_set(tag, None).tiers[1].key, set.tiers[1].key);
 }
 
 #[test]
 fn terms_that_no_pool_has_are_dropped() {
-    let (mut shared, context) = (Shared::default(), context(false));
+    let (mut shared, context) = (Templates::default(), context(false));
     let kept = charge_set(Algorithm::FixedWindow);
     let (kept, _) = PoolTemplate::shared(&mut shared, &kept, "rl", (INTERVAL, 3));
     for limit in 1..1_000 {
