@@ -39,7 +39,7 @@ pub(super) async fn open(settings: &Settings, server: &Server) -> Result<Connect
         }
         let first = &all[0];
         let mut load = redis::cmd("SCRIPT");
-        load.arg("LOAD").arg(DECIDE.text());
+        load.arg("LOAD").arg(DECIDE.text);
         // If it fails, the first call sends the text.
         let _ = first.send(&load).await;
         let process = if settings.is_cluster() { process_of(first).await? } else { None };

@@ -128,7 +128,7 @@ impl Link {
 
     /// Runs a script, at most once, within the deadline.
     pub(crate) async fn call(self: &Arc<Self>, lane: usize, call: &Call) -> Result<Value, BackendError> {
-        if !call.checks_dataset() && self.dataset.is_due() {
+        if self.dataset.is_due() {
             self.check_dataset();
         }
         let started = MEASURES.then(Instant::now);
@@ -136,11 +136,7 @@ impl Link {
         if let Some(started) = started {
             self.report.called(started.elapsed());
         }
-        let value = reply.map_err(|failure| failure.error)?;
-        if !call.checks_dataset() {
-            return Ok(value);
-        }
-        let (dataset, value) = take_check(value);
+        let (dataset, value) = take_check(reply.map_err(|failure| failure.error)?);
         if let Some(dataset) = dataset {
             self.dataset.update(dataset, self.log_time());
         }

@@ -183,7 +183,7 @@ impl Connection {
     /// Runs a script by its hash, and by its text where the server does not know the
     /// hash, and so has not run it.
     pub(super) async fn evaluate(&self, call: &Call, is_asking: bool) -> RedisResult<Value> {
-        match self.send_asking(call.by_hash(), is_asking).await {
+        match self.send_asking(&call.by_hash, is_asking).await {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                 self.send_asking(&call.by_text(), is_asking).await
             }

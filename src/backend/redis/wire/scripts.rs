@@ -15,17 +15,13 @@ use std::sync::OnceLock;
 
 /// A script, known to servers by its hash.
 pub(crate) struct Script {
-    text: &'static str,
+    pub(crate) text: &'static str,
     hash: OnceLock<String>,
 }
 
 impl Script {
     pub(crate) const fn new(text: &'static str) -> Self {
         Self { text, hash: OnceLock::new() }
-    }
-
-    pub(crate) fn text(&self) -> &'static str {
-        self.text
     }
 
     pub(crate) fn hash(&self) -> &str {
@@ -60,9 +56,7 @@ pub(crate) static READ_COOLDOWNS: Script = Script::new(include_str!("scripts/rea
 /// One call of a script.
 pub(crate) struct Call {
     script: &'static Script,
-    by_hash: redis::Cmd,
-    /// Whether the reply says what identifies the dataset as well.
-    checks_dataset: bool,
+    pub(crate) by_hash: redis::Cmd,
 }
 
 impl Call {
@@ -79,28 +73,20 @@ impl Call {
             by_hash.arg(key);
         }
         by_hash.arg(argument);
-        Self { script, by_hash, checks_dataset: false }
+        Self { script, by_hash }
     }
 
     /// Checks what identifies the dataset as well, which the last key stores. `id` is
     /// for a dataset that has none.
     pub(crate) fn with_check(mut self, id: &str) -> Self {
         self.by_hash.arg(id);
-        Self { checks_dataset: true, ..self }
-    }
-
-    pub(crate) fn checks_dataset(&self) -> bool {
-        self.checks_dataset
-    }
-
-    pub(crate) fn by_hash(&self) -> &redis::Cmd {
-        &self.by_hash
+        self
     }
 
     /// With the script's text, for a server that does not know its hash.
     pub(crate) fn by_text(&self) -> redis::Cmd {
         let mut command = redis::cmd("EVAL");
-        command.arg(self.script.text());
+        command.arg(self.script.text);
         for argument in self.simple_args().skip(2) {
             command.arg(argument);
         }
