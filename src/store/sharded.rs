@@ -45,10 +45,6 @@ impl<S: Evictable> ShardedTable<S> {
         Self { shards: Shards::new(SHARDS), len: AtomicUsize::new(0) }
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.len.load(Ordering::Relaxed)
-    }
-
     fn lock(&self, key: Fingerprint) -> Guard<'_, Shard<S>> {
         self.shards.lock(self.shards.index_of(key))
     }

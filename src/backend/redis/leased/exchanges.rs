@@ -46,7 +46,7 @@ impl Levels {
         let uses_limiter_time = self.dispatcher.uses_limiter_time();
         let joins_others = !uses_limiter_time && self.joins(Duration::from_nanos(ask.interval / JOINS));
         let now = ask.sent_at(uses_limiter_time);
-        self.pools.observe(now);
+        self.pools.time.observe(now);
         let own = (*lane, ChargeSet { lease: Some(ask), ..set.clone() });
         let others = if joins_others { self.low() } else { Vec::new() };
         self.send_all(Timestamp::from_nanos(now), std::iter::once(own).chain(others));
@@ -65,7 +65,7 @@ impl Levels {
     /// At the end of an interval, sends the exchanges of all keys that are low. Where the
     /// limiter's clock decides, that of this key at once. `now` is the limiter's time.
     pub(super) fn ask_later(self: &Arc<Self>, pool: PoolKey, now: u64) {
-        self.pools.observe(now);
+        self.pools.time.observe(now);
         match self.dispatcher.uses_limiter_time() {
             true => self.send_all(Timestamp::from_nanos(now), self.pools.want_more(Some(pool.key)).into_iter()),
             false => self.schedule_at(self.end_of_interval(pool.interval)),
@@ -136,7 +136,7 @@ impl Levels {
     /// The changes that give units back, each with the index of its lane.
     fn changes(&self, surplus: &[ReturnedUnits], now: Timestamp) -> impl Iterator<Item = (usize, Operation)> {
         let now = self.dispatcher.uses_limiter_time().then(|| micros(now.as_nanos()));
-        surplus.iter().map(move |surplus| (surplus.lane(), Operation::Change(surplus.changes(now))))
+        surplus.iter().map(move |surplus| (surplus.reply.template.lane, Operation::Change(surplus.changes(now))))
     }
 
     /// Gives back all units, and waits until the store has them.
@@ -161,9 +161,6 @@ async fn sweep(levels: Weak<Levels>) {
     loop {
         ticks.tick().await;
         let Some(levels) = levels.upgrade() else { return };
-        if levels.pools.is_empty() {
-            continue;
-        }
         levels.pools.sweep(LEASE);
         if let Some(interval) = levels.pools.surplus_interval() {
             levels.schedule_at(levels.end_of_interval(interval));

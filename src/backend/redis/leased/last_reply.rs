@@ -21,8 +21,8 @@ pub(super) struct LastReply {
     /// The part of the counters' names that other pools do not have.
     tag: HashTag,
     /// In microseconds, on the store's clock.
-    now: u64,
-    numbers: PackedStatus,
+    pub(super) now: u64,
+    pub(super) numbers: PackedStatus,
 }
 
 impl LastReply {
@@ -41,7 +41,7 @@ impl LastReply {
     /// than it.
     pub(super) fn expiry(&self, lasts: u64, asked: u64) -> u64 {
         let tiers = self.template.definitions().zip(self.statuses(0, 0));
-        let ends = tiers.map(|(definition, status)| if definition.ends_with_window() { status.reset } else { lasts });
+        let ends = tiers.map(|(definition, status)| if definition.kind.is_window() { status.reset } else { lasts });
         asked.saturating_add(ends.min().unwrap_or(0))
     }
 
@@ -93,12 +93,6 @@ impl LastReply {
         Change::undo(&set, &self.admit(0, self.statuses(0, 0).collect()), 0)
             .into_iter()
             .filter(|change| change.refunded_until().is_some())
-    }
-
-    /// The end of the window that the units were charged in, on the store's clock.
-    #[cfg(test)]
-    pub(super) fn window_end(&self) -> u64 {
-        (self.now + self.numbers.of(0)[0]) * 1_000
     }
 }
 

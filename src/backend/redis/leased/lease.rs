@@ -46,7 +46,7 @@ impl Leased {
 /// The units of a pool, under one policy. The earlier ones expire first.
 #[derive(Debug)]
 pub(super) struct Lease {
-    reply: LastReply,
+    pub(super) reply: LastReply,
     /// When the store was asked for that, at the earliest; and when the earlier and the
     /// later units expire.
     asked: u64,
@@ -56,7 +56,8 @@ pub(super) struct Lease {
     next_units: u32,
     /// Below this level more are needed.
     alarm: u32,
-    headroom: u32,
+    /// How many units the store would have leased beyond these.
+    pub(super) headroom: u32,
     slots: Option<Box<Slots>>,
 }
 
@@ -102,11 +103,6 @@ impl Lease {
 
     pub(super) fn set_alarm(&mut self, level: u64) {
         self.alarm = saturating(level);
-    }
-
-    /// How many units the store would have leased beyond these.
-    pub(super) fn headroom(&self) -> u64 {
-        self.headroom.into()
     }
 
     /// A request of `cost` units takes them, of which the earlier ones are as many.
@@ -223,10 +219,6 @@ impl Lease {
         now >= self.expires.max(self.next_expires)
     }
 
-    pub(super) fn reply(&self) -> &LastReply {
-        &self.reply
-    }
-
     /// Whether it has units in flight.
     pub(super) fn has_slots(&self) -> bool {
         self.slots.as_ref().is_some_and(|slots| !slots.0.is_empty())
@@ -244,16 +236,6 @@ pub(crate) struct ReturnedUnits {
 }
 
 impl ReturnedUnits {
-    /// The index of the lane that leased them.
-    pub(super) fn lane(&self) -> usize {
-        self.reply.template.lane
-    }
-
-    /// The interval of exchanges, in nanoseconds.
-    pub(super) fn interval(&self) -> u64 {
-        self.reply.template.interval
-    }
-
     /// Together with what expired before.
     fn with(mut self, earlier: Option<Self>) -> Self {
         if let Some(earlier) = earlier {

@@ -168,7 +168,7 @@ impl Pool {
     /// for, waits for its next request, which asks at once: after a burst, none may come
     /// until the window ends.
     pub(super) fn want_more(&mut self, now: u64) -> Option<u64> {
-        let interval = self.lease.as_ref()?.reply().template.interval;
+        let interval = self.lease.as_ref()?.reply.template.interval;
         let is_scarce = self.level() == 0 || self.headroom() == 0;
         if self.under_way().is_some() || is_scarce && self.of_plenty(now, interval).is_none() {
             return None;
@@ -213,7 +213,7 @@ impl Pool {
     }
 
     fn headroom(&self) -> u64 {
-        self.lease.as_ref().map_or(0, |lease| lease.headroom())
+        self.lease.as_ref().map_or(0, |lease| lease.headroom.into())
     }
 
     fn window_left(&self, now: u64) -> u64 {
@@ -282,7 +282,7 @@ impl Pool {
     pub(super) fn sweep(&mut self, now: u64, idle: u64) -> Option<ReturnedUnits> {
         let idle_for = self.demand.idle_for(now);
         let lease = self.lease.as_mut()?;
-        let template = &lease.reply().template;
+        let template = &lease.reply.template;
         let (interval, idle) = (template.interval, idle.min(template.shortest_window() / IDLE_PART));
         let is_over = lease.has_all_expired(now) || idle_for >= idle.max(interval);
         if lease.level() == 0 {
@@ -322,7 +322,7 @@ impl Pool {
 
     /// The reply that its units are from.
     pub(super) fn last_reply(&self) -> Option<&LastReply> {
-        self.lease.as_ref().map(|lease| lease.reply())
+        self.lease.as_ref().map(|lease| &lease.reply)
     }
 
     pub(super) fn version(&self) -> u64 {

@@ -62,7 +62,7 @@ impl PoolTemplate {
         let own = Self {
             interval,
             lane,
-            ends_with_window: set.tiers.iter().all(|tier| tier.definition.ends_with_window()),
+            ends_with_window: set.tiers.iter().all(|tier| tier.definition.kind.is_window()),
             is_cluster: !set.hash_tag.is_empty(),
             tiers: set.tiers.iter().map(template).collect(),
         };
@@ -107,7 +107,7 @@ const LEAST_KEPT: usize = 64;
 /// Templates, of which equal ones are kept once.
 #[derive(Debug, Default)]
 pub(crate) struct Templates {
-    all: HashSet<Arc<PoolTemplate>, RandomState>,
+    pub(super) all: HashSet<Arc<PoolTemplate>, RandomState>,
     /// How many there may be before unused ones are dropped, where that is more than the least.
     most: usize,
 }
@@ -125,10 +125,5 @@ impl Templates {
         let own = Arc::new(own);
         self.all.insert(Arc::clone(&own));
         own
-    }
-
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.all.len()
     }
 }

@@ -49,7 +49,7 @@ pub(crate) struct Pools {
     /// The prefix of all keys.
     prefix: String,
     pub(crate) instances: Instances,
-    time: LimiterTime,
+    pub(super) time: LimiterTime,
     /// The number of the last exchange.
     number: AtomicU64,
     /// Units that are given back with the next exchange, or before the store decides.
@@ -95,10 +95,6 @@ impl Pools {
             report: Arc::clone(report),
             own: Weak::clone(own),
         })
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.table.len() == 0
     }
 
     /// A request of `cost` units arrives, and takes them if they are at hand; else it is not
@@ -209,11 +205,6 @@ impl Pools {
         keys.iter().for_each(|key| self.keep(of_key(key)));
     }
 
-    /// The limiter's time at which an exchange is sent.
-    pub(super) fn observe(&self, now: u64) {
-        self.time.observe(now);
-    }
-
     /// The store has leased units.
     pub(crate) fn add(&self, set: &ChargeSet, reply: &ChargeReply, sent: u64, lane: usize) {
         let Some(ask) = &set.lease else { return };
@@ -268,7 +259,7 @@ impl Pools {
 
     /// The shortest interval of the exchanges that units are kept for.
     pub(super) fn surplus_interval(&self) -> Option<u64> {
-        lock(&self.surplus).iter().map(ReturnedUnits::interval).min()
+        lock(&self.surplus).iter().map(|surplus| surplus.reply.template.interval).min()
     }
 
     /// The pools that take units of the leased counters of a request: its own, and those of
@@ -306,7 +297,7 @@ impl Pools {
 /// what has passed since. Where the limiter's clock decides, which a test may step, time
 /// passes only with requests.
 #[derive(Debug)]
-struct LimiterTime {
+pub(super) struct LimiterTime {
     /// The limiter's time in nanoseconds, and when it was that.
     last: Mutex<Option<(u64, Instant)>>,
     /// Whether it decides instead of the store's clock.
@@ -319,7 +310,7 @@ impl LimiterTime {
     }
 
     /// The limiter's clock is at `now`, in nanoseconds.
-    fn observe(&self, now: u64) {
+    pub(super) fn observe(&self, now: u64) {
         *lock(&self.last) = Some((now, Instant::now()));
     }
 

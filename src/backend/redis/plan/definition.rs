@@ -24,7 +24,7 @@ pub(crate) struct Definition {
     pub(crate) cost: u64,
     /// A bucket's rate. Of other tiers only the limit and the window count; of fixed
     /// windows also the period, which is how long after the epoch they begin.
-    rate: Rate,
+    pub(crate) rate: Rate,
     /// How long the tier may delay the charge, in microseconds.
     pub(crate) longest_wait: u64,
     flags: u64,
@@ -187,17 +187,6 @@ impl Definition {
     /// In nanoseconds; `u64::MAX` where there is none.
     pub(crate) fn window(&self) -> u64 {
         if self.kind == Kind::InFlight { u64::MAX } else { self.rate.window.saturating_mul(1_000) }
-    }
-
-    /// When units of it expire that are leased and not used: `None` if they do not
-    /// end with a window.
-    pub(crate) fn ends_with_window(&self) -> bool {
-        self.kind.is_window()
-    }
-
-    /// A bucket's rate.
-    pub(crate) fn rate(&self) -> Rate {
-        self.rate
     }
 
     /// Whether an admission holds units until they are released.

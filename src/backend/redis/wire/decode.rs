@@ -153,7 +153,7 @@ fn quota_status(definition: &Definition, [first, second, _]: [u64; 3], later: u6
         let remaining = second.saturating_add(units);
         return QuotaStatus { remaining, reset: first.saturating_mul(1_000) };
     }
-    let rate = definition.rate();
+    let rate = definition.rate;
     let span = rate.minus(Span { micros: first, parts: second }, units);
     let remaining = match definition.is_leaky {
         true => u64::from(span == Span::default() && definition.capacity > 0),

@@ -248,7 +248,7 @@ impl Fleet {
 
     fn give_back(&mut self, instance: usize, surplus: Option<ReturnedUnits>) {
         let Some(surplus) = surplus else { return };
-        let end = surplus.reply.window_end();
+        let end = (surplus.reply.now + surplus.reply.numbers.of(0)[0]) * 1_000;
         self.instances[instance].refunds.push(Message::Refund { units: surplus.units, end });
     }
 
