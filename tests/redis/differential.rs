@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use proptest::{
     prelude::*,
     test_runner::{RngAlgorithm, TestError, TestRng, TestRunner},
@@ -413,6 +414,35 @@ fn a_cached_rejection_ends_when_local_admits() {
     let plain = |step: &Step| matches!(step, Step::Pass(_) | Step::Retry | Step::Check(_) | Step::Reload);
     let steps = steps().prop_map(move |steps| steps.into_iter().filter(plain).collect());
     cases.run(100, (policies(true), steps));
+}
+
+/// Equal requests at once share one call, in which they are decided one after the other.
+#[test]
+fn decides_requests_at_once_as_local_does() {
+    let cases = Cases::new(false);
+    let _machine = cases.runtime.block_on(shared_machine());
+    let at_once = async |algorithm| {
+        let quota = Quota::new(10, Duration::from_secs(1)).algorithm(algorithm);
+        let policy = Policy::new().rule(Rule::new("all").tier(quota).on_backend_failure(FailureMode::Closed));
+        let policies = Policies { editions: [policy.clone(), policy], in_flight: false, whole: true };
+        let pair = cases.pair(policies).await.unwrap();
+        let asked = Descriptor::new("/a").tenant("acme");
+        let millis = |time: Duration| (time.as_micros() + 500) / 1_000;
+        let seen =
+            |decision: &Decision| (decision.is_allowed(), decision.remaining(), decision.retry_after().map(millis));
+        for passed in [0, 250, 130, 700, 1_500] {
+            pair.pass(Duration::from_millis(passed));
+            let mut local = Vec::new();
+            for _ in 0..8 {
+                local.push(seen(&pair.local.check(&asked).await));
+            }
+            let redis = join_all((0..8).map(|_| pair.redis.check(&asked))).await;
+            assert_eq!(redis.iter().map(seen).collect::<Vec<_>>(), local, "{algorithm}, {passed} ms later");
+        }
+    };
+    for algorithm in super::algorithms::ALGORITHMS {
+        cases.runtime.block_on(at_once(algorithm));
+    }
 }
 
 /// Both admit delayed requests at the same times.
