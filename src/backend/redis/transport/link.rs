@@ -1,6 +1,6 @@
 //! The link to the store: chooses the server of a call, runs it under the deadline and that
-//! server's circuit breaker, and keeps the servers connected. It does not know what the
-//! scripts do.
+//! server's circuit breaker, keeps the servers connected, and checks the dataset once a
+//! second. It does not know what is charged.
 //!
 //! Invariant: a script runs at most once. After a timeout, or a lost connection, nothing is
 //! known about whether it ran; only what certainly did not run is sent again.
