@@ -377,7 +377,9 @@ impl Admission {
         }
         let now = self.limiter.now();
         for kept in enforced.iter_mut().chain(shadow) {
-            let selection = self.limiter.at_current_rate(kept.charge(), now).selection;
+            let mut charge = kept.charge();
+            self.limiter.adapt(&mut charge, now);
+            let selection = charge.selection;
             kept.select(selection);
         }
     }

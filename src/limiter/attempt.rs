@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::{
     current::PolicySnapshot,
-    grant::Grant,
+    grant::{FoundLimits, Grant},
     observe::RuleAndPriority,
     state::RateLimiter,
     wait::{capacity::WaiterGrant, slots::LockedQueue},
@@ -115,6 +115,8 @@ pub(super) struct Attempt<'a> {
     pub(super) waiter: Cell<WaiterGrant>,
     /// The request's path, which the log names where a shadow rule would have rejected it.
     pub(super) path: Option<&'a str>,
+    /// The adaptive concurrency limits of a new request, which are looked up once.
+    pub(super) limits: FoundLimits,
     /// While it is decided: the queue in which it is about to reserve a slot.
     pub(super) slots: Cell<Option<LockedSlots<'a>>>,
 }
@@ -128,8 +130,8 @@ impl<'a> Attempt<'a> {
         options: AttemptOptions,
     ) -> Self {
         let (queued, path, slots) = (None, None, Cell::default());
-        let waiter = Cell::new(WaiterGrant::NotRequested);
-        Self { limiter, snapshot, enforced, shadow, options, now, queued, waiter, path, slots }
+        let (waiter, limits) = (Cell::new(WaiterGrant::NotRequested), FoundLimits::new());
+        Self { limiter, snapshot, enforced, shadow, options, now, queued, waiter, path, limits, slots }
     }
 
     /// The question to a backend about these charges. It may reserve a time within

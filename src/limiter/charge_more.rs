@@ -84,7 +84,8 @@ impl Lease {
             let now = limiter.now();
             let (mut enforced, mut shadows) = (Charges::new(), Charges::new());
             for kept in kept.iter().filter(|kept| counts(kept.charge().rule)) {
-                let charge = limiter.at_current_rate(kept.charge(), now);
+                let mut charge = kept.charge();
+                limiter.adapt(&mut charge, now);
                 add(charge, if charge.rule.options.shadow { &mut shadows } else { &mut enforced });
             }
             if enforced.is_empty() && shadows.is_empty() {

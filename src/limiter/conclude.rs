@@ -8,7 +8,7 @@ use super::{
     admission::Step,
     attempt::{Attempt, Charges, longest_wait, rules},
     current::PolicySnapshot,
-    grant::{Decider, Grant},
+    grant::{Decider, FoundLimits, Grant},
     lease::Lease,
     observe::{self, RuleAndPriority},
     queue::{is_adaptive, longest_in_queue, rate_queues},
@@ -120,16 +120,17 @@ fn reject(attempt: &Attempt<'_>, charges: &[Charge<'_>], answer: OutcomeKind, de
 
 /// What the request keeps of what it was charged; `None` where that is nothing.
 fn reserve(
-    attempt: &Attempt<'_>,
+    attempt: &mut Attempt<'_>,
     charges: &[Charge<'_>],
     outcome: &Outcome,
     decider: Decider,
     put_off: Option<Postponement>,
 ) -> Option<Box<Reservation>> {
+    let limits = match attempt.snapshot.policy.adapts {
+        true => attempt.found_in_flight(charges, &outcome.tiers),
+        false => FoundLimits::new(),
+    };
     let Attempt { limiter, snapshot, now, .. } = *attempt;
-    if snapshot.policy.adapts {
-        limiter.found_in_flight(charges, &outcome.tiers, now);
-    }
     let keeps_lease = attempt.keeps_lease(charges);
     let waits = outcome.answer != OutcomeKind::Admitted { wait: 0 };
     let is_kept = keeps_lease || waits || put_off.is_some();
@@ -138,7 +139,7 @@ fn reserve(
     if !is_kept {
         return None;
     }
-    let grant = Grant { mirror, ..Grant::new(decider, Receipt::new(snapshot.policy, charges, now, outcome)) };
+    let grant = Grant { mirror, limits, ..Grant::new(decider, Receipt::new(snapshot.policy, charges, now, outcome)) };
     Some(Box::new(match waits {
         false => Reservation::now(Lease::new(limiter, grant), keeps_lease).put_off(put_off),
         true => Reservation::later(limiter, grant, keeps_lease, newcomer(attempt, charges), attempt.slots.take()),

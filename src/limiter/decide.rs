@@ -15,7 +15,7 @@ use super::{
     conclude::conclude,
     current::PolicySnapshot,
     fallback::fall_back,
-    grant::Decider,
+    grant::{Decider, FoundLimits},
     immediate::Immediate,
     observe,
     queue::longest_in_queue,
@@ -160,11 +160,16 @@ impl RateLimiter {
             {
                 return decided;
             }
+            let mut limits = FoundLimits::new();
             if policy.is_dynamic {
-                for charge in enforced.iter_mut().chain(&mut *shadows).filter(|_| policy.adapts) {
-                    *charge = self.at_current_rate(*charge, now);
-                }
                 policy.estimate(descriptor, enforced.iter_mut().chain(&mut *shadows));
+            }
+            if policy.adapts {
+                for charge in enforced.iter_mut().chain(&mut *shadows) {
+                    if let Some(limit) = self.adapt(charge, now) {
+                        limits.push(limit);
+                    }
+                }
             }
             if options.acquires() {
                 enforced.iter_mut().chain(&mut *shadows).for_each(Charge::allow_any_wait);
@@ -172,7 +177,7 @@ impl RateLimiter {
             let endpoint_until = self.endpoint_cooling_until(descriptor, now);
             let options = AttemptOptions { endpoint_until, ..options.within(policy, descriptor) };
             let mut attempt = Attempt::new(self, snapshot, (enforced, shadows), now, options);
-            attempt.path = Some(descriptor.path());
+            (attempt.path, attempt.limits) = (Some(descriptor.path()), limits);
             attempt.start(decision)
         })
     }

@@ -3,6 +3,11 @@
 //!
 //! Invariant: it names the limiter that has to take it back.
 
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::adaptive_limit::keys::KeyLimit;
 use crate::backend::Receipt;
 
 /// What was charged, and by which limiter.
@@ -13,7 +18,12 @@ pub(super) struct Grant {
     /// What the fallback limiter has counted of it, to be warm when the
     /// backend fails.
     pub(super) mirror: Option<Box<Receipt>>,
+    /// The adaptive concurrency limits that learn how long the request takes.
+    pub(super) limits: FoundLimits,
 }
+
+/// A request has one nearly always.
+pub(super) type FoundLimits = SmallVec<[Arc<KeyLimit>; 1]>;
 
 /// Which limiter a receipt belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +37,6 @@ pub(super) enum Decider {
 
 impl Grant {
     pub(super) fn new(decider: Decider, receipt: Receipt) -> Self {
-        Self { decider, receipt: Box::new(receipt), mirror: None }
+        Self { decider, receipt: Box::new(receipt), mirror: None, limits: FoundLimits::new() }
     }
 }

@@ -148,7 +148,7 @@ impl Lease {
 
     /// Those of the enforced rules.
     fn own_receipts(&self) -> impl Iterator<Item = (&Receipt, Decider)> {
-        let Grant { decider, receipt, mirror } = &self.grant;
+        let Grant { decider, receipt, mirror, .. } = &self.grant;
         std::iter::once((&**receipt, *decider)).chain(mirror.iter().map(|mirror| (&**mirror, Decider::Mirror)))
     }
 
@@ -346,7 +346,7 @@ impl Lease {
     /// charged stays charged.
     pub(crate) fn release(&self) {
         if self.is_first_release() {
-            let Grant { decider, receipt, mirror } = &self.grant;
+            let Grant { decider, receipt, mirror, .. } = &self.grant;
             if let Some(mirror) = mirror.as_ref().filter(|mirror| mirror.holds_in_flight()) {
                 self.limiter.fallback().release(mirror, self.limiter.now());
             }

@@ -271,7 +271,7 @@ impl RateLimiter {
             snapshot.policy.resolve(descriptor, |Resolved { enforced: charges, shadows, .. }| {
                 charges.append(shadows);
                 if snapshot.policy.adapts {
-                    charges.iter_mut().for_each(|charge| *charge = self.at_current_rate(*charge, now));
+                    charges.iter_mut().for_each(|charge| drop(self.adapt(charge, now)));
                 }
                 if let Some(fallback) = self.inner.fallback.get() {
                     let local = at_local_share(charges, |_| true);

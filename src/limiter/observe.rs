@@ -87,11 +87,11 @@ pub(super) fn record<'a>(
 }
 
 /// A window of what an adaptive concurrency limit measures has ended.
-pub(super) fn adaptive_limit(rule: &CompiledRule, window: &Window, found: &LimitSummary) {
-    metrics::gauge!("rate_limiting.concurrency.limit", "rule" => &**rule.id).set(found.limit.floor());
-    metrics::gauge!("rate_limiting.concurrency.in_flight", "rule" => &**rule.id).set(window.peak);
-    metrics::gauge!("rate_limiting.concurrency.baseline", "rule" => &**rule.id).set(found.baseline / 1e9);
-    metrics::counter!("rate_limiting.concurrency.samples", "rule" => &**rule.id).increment(window.seen);
+pub(super) fn adaptive_limit(rule: &'static str, window: &Window, found: &LimitSummary) {
+    metrics::gauge!("rate_limiting.concurrency.limit", "rule" => rule).set(found.limit.floor());
+    metrics::gauge!("rate_limiting.concurrency.in_flight", "rule" => rule).set(window.peak());
+    metrics::gauge!("rate_limiting.concurrency.baseline", "rule" => rule).set(found.baseline / 1e9);
+    metrics::counter!("rate_limiting.concurrency.samples", "rule" => rule).increment(window.seen);
 }
 
 /// What the log says of a rejection.

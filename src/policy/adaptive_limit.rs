@@ -45,9 +45,7 @@ impl LimitSteps {
     }
 
     /// The index of the highest step that is at most `limit`, or 0.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is within the bounds")]
-    pub(crate) fn step(&self, limit: f64) -> usize {
-        let limit = limit as u64;
+    pub(crate) fn step(&self, limit: u64) -> usize {
         self.limits.partition_point(|&step| step <= limit).saturating_sub(1)
     }
 }

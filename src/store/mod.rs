@@ -28,11 +28,11 @@ use smallvec::SmallVec;
 pub(crate) use self::sharded::{Evictable, ShardedTable};
 use self::{
     shard::SEARCH_WHEN_FULL,
-    shards::Shards,
     sync::{AtomicU64, AtomicUsize},
 };
 pub(crate) use self::{
     shard::{Shard, Stored},
+    shards::Shards,
     sync::{Lock, Padded},
 };
 use crate::{algorithm::LogMemory, fingerprint::Fingerprint, observe::KeysGauge};

@@ -9,10 +9,10 @@ use super::sync::{Guard, Lock, Padded};
 use crate::fingerprint::Fingerprint;
 
 #[derive(Debug)]
-pub(super) struct Shards<T>(Box<[Padded<Lock<T>>]>);
+pub(crate) struct Shards<T>(Box<[Padded<Lock<T>>]>);
 
 impl<T: Default> Shards<T> {
-    pub(super) fn new(count: usize) -> Self {
+    pub(crate) fn new(count: usize) -> Self {
         Self((0..count).map(|_| Padded::default()).collect())
     }
 
@@ -20,11 +20,11 @@ impl<T: Default> Shards<T> {
         self.0.len()
     }
 
-    pub(super) fn index_of(&self, key: Fingerprint) -> usize {
+    pub(crate) fn index_of(&self, key: Fingerprint) -> usize {
         key.spread_over(self.0.len())
     }
 
-    pub(super) fn lock(&self, index: usize) -> Guard<'_, T> {
+    pub(crate) fn lock(&self, index: usize) -> Guard<'_, T> {
         self.0[index].0.lock()
     }
 

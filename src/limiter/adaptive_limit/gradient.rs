@@ -52,6 +52,8 @@ pub(in crate::limiter) struct LimitSummary {
 /// decrease right after such a step takes it back.
 #[derive(Clone, Debug)]
 pub(super) struct GradientState {
+    /// Of the policy in force. The end of a window applies them.
+    pub(super) bounds: LimitBounds,
     limit: f64,
     window: Window,
     /// In nanoseconds; 0 before the first window has ended.
@@ -117,6 +119,7 @@ const FALLING: f64 = -0.25;
 impl GradientState {
     pub(super) fn new(bounds: &LimitBounds) -> Self {
         Self {
+            bounds: *bounds,
             limit: bounds.start,
             window: Window::default(),
             baseline: 0.0,
@@ -139,26 +142,25 @@ impl GradientState {
         LimitSummary { limit: self.limit, baseline: self.baseline, samples: self.samples }
     }
 
-    /// Applies the bounds of the policy in force.
-    pub(super) fn bind(&mut self, bounds: &LimitBounds) {
-        self.limit = self.limit.clamp(bounds.min, bounds.max);
+    fn bind(&mut self) {
+        self.limit = self.limit.clamp(self.bounds.min, self.bounds.max);
     }
 
     /// A request was admitted, and so many units are in flight with it, of the `most` that a
     /// request of its priority may find: all of the limit, or without what is reserved.
     pub(super) fn admitted(&mut self, in_flight: u64, most: u64) {
-        let (in_flight, most) = (float(in_flight), float(most.max(1)));
+        let used = float(in_flight) / float(most.max(1));
         let window = &mut self.window;
         window.peak = window.peak.max(in_flight);
-        window.used = window.used.max(in_flight / most);
-        window.mean_used += in_flight / most;
-        window.admitted += 1.0;
-        window.in_flight += in_flight;
+        window.used = window.used.max(used);
+        window.mean_used += used;
+        window.admitted += 1;
+        window.in_flight = window.in_flight.saturating_add(in_flight);
     }
 
     /// The head of a response has come, so many nanoseconds after its request was sent.
     /// Returns the window if that ends it.
-    pub(super) fn answered(&mut self, bounds: &LimitBounds, latency: u64, now: u64) -> Option<Window> {
+    pub(super) fn answered(&mut self, latency: u64, now: u64) -> Option<Window> {
         self.samples = self.samples.saturating_add(1);
         let latency = float(latency.max(1));
         let most = if self.windows > 0.0 { self.recent * OUTLIER } else { latency };
@@ -171,16 +173,16 @@ impl GradientState {
         }
         let window = mem::replace(&mut self.window, Window { started: now, ..Window::default() });
         if window.seen >= ENOUGH / 5 {
-            self.end(bounds, &window, float(passed) / 1e9);
-            self.bind(bounds);
+            self.end(&window, float(passed) / 1e9);
         }
         Some(window)
     }
 
-    fn end(&mut self, bounds: &LimitBounds, window: &Window, seconds: f64) {
+    fn end(&mut self, window: &Window, seconds: f64) {
+        self.bind();
         let (seen, in_flight) = (float(window.seen), window.mean_in_flight());
-        let is_in_use = window.mean_used / window.admitted.max(1.0) >= IN_USE;
-        self.compare(is_in_use && self.limit > bounds.min, in_flight, seen / seconds);
+        let is_in_use = window.mean_used / float(window.admitted.max(1)) >= IN_USE;
+        self.compare(is_in_use && self.limit > self.bounds.min, in_flight, seen / seconds);
         self.average(window.latencies / seen);
         let (step, unit) = (self.limit.log10().max(1.0), self.limit.sqrt());
         let queue = in_flight * (1.0 - self.baseline / self.recent) / unit;
@@ -193,9 +195,10 @@ impl GradientState {
             self.grown_from = (!self.has_shrunk).then_some(self.limit);
             self.limit = if self.has_shrunk { self.limit + unit * GROWTH } else { self.limit * FIRST_GROWTH };
         }
-        if window.admitted > 0.0 {
-            self.limit = self.limit.min(window.peak * MOST_UNUSED);
+        if window.admitted > 0 {
+            self.limit = self.limit.min(window.peak() * MOST_UNUSED);
         }
+        self.bind();
     }
 
     /// Finds how much throughput follows the requests in flight, by their slope over the
@@ -248,13 +251,13 @@ pub(in crate::limiter) struct Window {
     latencies: f64,
     pub(in crate::limiter) seen: u64,
     /// The most in flight, and the most of what a request may find.
-    pub(in crate::limiter) peak: f64,
+    peak: u64,
     used: f64,
     /// The sum, over those admitted, of the part that was in use.
     mean_used: f64,
     /// Requests that were admitted, and the sum of what was in flight with each.
-    admitted: f64,
-    in_flight: f64,
+    admitted: u64,
+    in_flight: u64,
 }
 
 impl Window {
@@ -267,8 +270,13 @@ impl Window {
         self.seen += 1;
     }
 
+    /// The most in flight.
+    pub(in crate::limiter) fn peak(&self) -> f64 {
+        float(self.peak)
+    }
+
     fn mean_in_flight(&self) -> f64 {
-        self.in_flight / self.admitted.max(1.0)
+        float(self.in_flight) / float(self.admitted.max(1))
     }
 
     fn has_enough(&self) -> bool {

@@ -3,13 +3,14 @@
 //!
 //! Invariant: only the work of admitted requests is measured, and each once.
 
-use std::time::Duration;
+use std::{mem, sync::Arc, time::Duration};
 
 use http::StatusCode;
 
 use super::{
-    super::{lease::Lease, observe, state::RateLimiter},
+    super::{attempt::Attempt, grant::FoundLimits, lease::Lease, observe, state::RateLimiter},
     gradient::LimitSummary,
+    keys::KeyLimit,
 };
 use crate::{
     backend::{Backend, Charge, Decide, Request, TierState},
@@ -24,22 +25,12 @@ fn steps_of<'a>(charge: &Charge<'a>) -> Option<&'a LimitSteps> {
 }
 
 impl RateLimiter {
-    /// The charge at its key's current limit, if its rule has an adaptive one.
-    pub(in crate::limiter) fn at_current_limit<'a>(&self, charge: Charge<'a>, now: Timestamp) -> Charge<'a> {
-        let Some(steps) = steps_of(&charge) else { return charge };
-        let limit = self.inner.adaptive_limits.with(&charge, steps, now, |state| state.limit());
-        charge.at_step(steps.step(limit))
-    }
-
-    /// These charges were admitted, and their tiers left in these states.
-    pub(in crate::limiter) fn found_in_flight(&self, charges: &[Charge<'_>], states: &[TierState], now: Timestamp) {
-        let tiers = charges.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge, tier)));
-        for ((charge, tier), state) in tiers.zip(states) {
-            let Some(steps) = steps_of(charge) else { continue };
-            let most = tier.quota().limit();
-            let in_flight = most.saturating_sub(state.remaining);
-            self.inner.adaptive_limits.with(charge, steps, now, |state| state.admitted(in_flight, most));
-        }
+    /// Sets the charge to its key's current limit, if its rule has an adaptive one.
+    pub(in crate::limiter) fn adapt_limit(&self, charge: &mut Charge<'_>, now: Timestamp) -> Option<Arc<KeyLimit>> {
+        let steps = steps_of(charge)?;
+        let limit = self.inner.adaptive_limits.of(charge, steps, now);
+        *charge = charge.at_step(steps.step(limit.get()));
+        Some(limit)
     }
 
     /// The adaptive concurrency limits
@@ -64,8 +55,8 @@ impl RateLimiter {
             |charges| {
                 found.extend(charges.iter().filter_map(|charge| {
                     let steps = steps_of(charge)?;
-                    let state = self.inner.adaptive_limits.with(charge, steps, now, |state| state.clone());
-                    let charge = charge.unreserved().at_step(steps.step(state.limit()));
+                    let found = self.inner.adaptive_limits.of(charge, steps, now);
+                    let charge = charge.unreserved().at_step(steps.step(found.get()));
                     let limit = charge.tiers().first()?.quota().limit();
                     let Decide::Now(Ok(outcome)) =
                         self.inner.backend.peek(&Request::new(&[charge], now, Duration::ZERO))
@@ -73,11 +64,41 @@ impl RateLimiter {
                         return None;
                     };
                     let in_flight = limit.saturating_sub(outcome.tiers.first()?.remaining);
-                    Some(AdaptiveLimitStatus { rule: charge.rule.id, limit, in_flight, state: state.summary() })
+                    Some(AdaptiveLimitStatus { rule: charge.rule.id, limit, in_flight, state: found.summary() })
                 }));
             },
         );
         found
+    }
+}
+
+impl Attempt<'_> {
+    /// These charges were admitted, and their tiers left in these states. Returns the limits
+    /// that learn how long the request takes.
+    pub(in crate::limiter) fn found_in_flight(
+        &mut self,
+        charges: &[Charge<'_>],
+        mut states: &[TierState],
+    ) -> FoundLimits {
+        for charge in charges {
+            let (own, others) = states.split_at(charge.tiers().len().min(states.len()));
+            states = others;
+            let ([tier], [state], Some(steps)) = (charge.tiers(), own, steps_of(charge)) else { continue };
+            let most = tier.quota().limit();
+            let in_flight = most.saturating_sub(state.remaining);
+            self.limit_of(charge, steps).admitted(&steps.bounds, in_flight, most);
+        }
+        mem::take(&mut self.limits)
+    }
+
+    /// The limit of a charge. A request that has waited looks it up again.
+    fn limit_of(&mut self, charge: &Charge<'_>, steps: &LimitSteps) -> &KeyLimit {
+        let known = self.limits.iter().position(|limit| limit.key == charge.key);
+        let index = known.unwrap_or_else(|| {
+            self.limits.push(self.limiter.inner.adaptive_limits.of(charge, steps, self.now));
+            self.limits.len() - 1
+        });
+        &self.limits[index]
     }
 }
 
@@ -87,20 +108,14 @@ impl Lease {
     /// sheds the request, nor after a refund.
     pub(crate) fn measure(&self, status: Option<StatusCode>) {
         let rejects = |status| matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-        if self.is_released() || status.is_some_and(rejects) {
+        if self.grant.limits.is_empty() || self.is_released() || status.is_some_and(rejects) {
             return;
         }
-        for charge in self.receipt().charges() {
-            let Some(steps) = steps_of(&charge) else { continue };
-            // One limit nearly always, so the clock is read once.
-            let now = self.limiter.now();
-            let latency = nanos(now.saturating_since(self.sent()));
-            let ended = self.limiter.inner.adaptive_limits.with(&charge, steps, now, |state| {
-                let ended = state.answered(&steps.bounds, latency, now.as_nanos())?;
-                Some((ended, state.summary()))
-            });
-            if let Some((window, summary)) = ended {
-                observe::adaptive_limit(charge.rule, &window, &summary);
+        let now = self.limiter.now();
+        let latency = nanos(now.saturating_since(self.sent()));
+        for limit in &self.grant.limits {
+            if let Some((window, summary)) = limit.answered(latency, now) {
+                observe::adaptive_limit(limit.rule, &window, &summary);
                 // The limit may have grown.
                 self.call_next();
             }

@@ -1,8 +1,10 @@
 //! Adaptive rates (AIMD): one for each key of a rule that adapts. This file
 //! reports upstream answers to them, and looks up the rate to decide by.
 
+use std::sync::Arc;
+
 use super::{
-    super::{observe, queue::rate_queue, state::RateLimiter},
+    super::{adaptive_limit::keys::KeyLimit, observe, queue::rate_queue, state::RateLimiter},
     aimd::{KeyRate, Times},
     response::Feedback,
 };
@@ -151,11 +153,13 @@ impl RateLimiter {
         }
     }
 
-    /// The charge at its key's current rate or concurrency limit, if its rule adapts.
-    pub(in crate::limiter) fn at_current_rate<'a>(&self, charge: Charge<'a>, now: Timestamp) -> Charge<'a> {
-        let Some(ladder) = &charge.rule.ladder else { return self.at_current_limit(charge, now) };
+    /// Sets the charge to its key's current rate or concurrency limit, if its rule adapts. Returns
+    /// the latter, which learns from the request.
+    pub(in crate::limiter) fn adapt(&self, charge: &mut Charge<'_>, now: Timestamp) -> Option<Arc<KeyLimit>> {
+        let Some(ladder) = &charge.rule.ladder else { return self.adapt_limit(charge, now) };
         let rate = self.inner.cooldowns.rate_of(charge.fingerprint(), &ladder.bounds, now);
-        charge.at_step(ladder.step(rate.applied))
+        *charge = charge.at_step(ladder.step(rate.applied));
+        None
     }
 
     /// Passes on what enforced rules that adapt would charge such a request.

@@ -28,7 +28,7 @@ impl Lease {
         let concerns = |charge: &Charge<'_>| unit.is_none() || charge.unit() == unit;
         self.report_answer(feedback, concerns);
         let follows = |charge: &Charge<'_>| charge.rule.options.upstream_feedback && concerns(charge);
-        let charges: Charges<'_> = self.receipt().charges().filter(follows).collect();
+        let mut charges: Charges<'_> = self.receipt().charges().filter(follows).collect();
         let (limiter, sent, now) = (&self.limiter, self.sent(), self.limiter.now());
         let cooldowns = &limiter.inner.cooldowns;
         if let (Feedback::Unavailable(Some(pause)), Some(charge)) = (feedback, charges.first()) {
@@ -36,9 +36,9 @@ impl Lease {
             cooldowns.start(endpoint, end(now, pause.most, MOST_JITTER), now.as_nanos());
             observe::cooldown_started(charge.rule, pause.most, now);
         }
-        for charge in &charges {
+        for charge in &mut charges {
             // An adaptive rate may have changed since.
-            let charge = &limiter.at_current_rate(*charge, now);
+            limiter.adapt(charge, now);
             if let Feedback::Success | Feedback::Exhausted(_) = feedback {
                 cooldowns.admitted(charge, sent);
             }

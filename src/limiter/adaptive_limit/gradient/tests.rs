@@ -38,7 +38,7 @@ impl Driven {
             answers += 1;
             self.state.admitted(in_flight.min(most), most);
             self.now += passed;
-            if self.state.answered(&BOUNDS, latency, self.now).is_some() {
+            if self.state.answered(latency, self.now).is_some() {
                 return answers;
             }
         }
@@ -136,7 +136,7 @@ fn one_request_that_hangs_does_not_shrink_it() {
     let most = limit(&driven.state);
     driven.state.admitted(most, most);
     driven.now += MS;
-    assert!(driven.state.answered(&BOUNDS, 10_000 * MS, driven.now).is_none());
+    assert!(driven.state.answered(10_000 * MS, driven.now).is_none());
     assert!(driven.window(500, 10 * MS) > before, "{:?}", driven.state);
 }
 
@@ -154,7 +154,7 @@ fn a_window_without_admissions_leaves_the_limit() {
     let mut driven = Driven::new();
     for _ in 0..2 * ENOUGH {
         driven.now += SHORTEST / 50;
-        driven.state.answered(&BOUNDS, MS, driven.now);
+        driven.state.answered(MS, driven.now);
     }
     assert_eq!(driven.state.limit(), BOUNDS.start);
 }
@@ -162,10 +162,10 @@ fn a_window_without_admissions_leaves_the_limit() {
 #[test]
 fn a_window_ends_though_the_clock_was_set_back() {
     let mut driven = Driven::new();
-    driven.state.answered(&BOUNDS, MS, 100 * SHORTEST);
+    driven.state.answered(MS, 100 * SHORTEST);
     let ended = (0..300).any(|_| {
         driven.now += MS;
-        driven.state.answered(&BOUNDS, MS, driven.now).is_some()
+        driven.state.answered(MS, driven.now).is_some()
     });
     assert!(ended);
 }
@@ -177,9 +177,9 @@ fn a_window_of_few_answers_is_not_learned_from() {
         let mut driven = Driven::new();
         for _ in 1..answers {
             driven.state.admitted(5, 20);
-            assert!(driven.state.answered(&BOUNDS, MS, driven.now).is_none());
+            assert!(driven.state.answered(MS, driven.now).is_none());
         }
-        assert!(driven.state.answered(&BOUNDS, MS, driven.now + LONGEST).is_some());
+        assert!(driven.state.answered(MS, driven.now + LONGEST).is_some());
         assert_eq!(driven.state.summary().baseline > 0.0, is_known, "{answers}");
     }
 }
@@ -251,7 +251,7 @@ fn bimodal_latency_is_no_queue() {
         driven.state.admitted(19, 20);
         driven.now += SHORTEST / 100;
         let latency = if answer % 10 == answer / 500 { 155 * MS } else { 5 * MS };
-        driven.state.answered(&BOUNDS, latency, driven.now);
+        driven.state.answered(latency, driven.now);
     }
     assert_eq!(driven.state.limit(), 95.0, "five times what was in flight");
     assert!((19e6..21e6).contains(&driven.state.summary().baseline), "{:?}", driven.state);
@@ -277,11 +277,11 @@ fn a_window_has_enough_answers_or_ends_after_half_a_minute() {
     for answer in 1..=ENOUGH {
         driven.now += SHORTEST / 10;
         driven.state.admitted(20, 20);
-        ended.extend(driven.state.answered(&BOUNDS, MS, driven.now).map(|window| (answer, window.seen)));
+        ended.extend(driven.state.answered(MS, driven.now).map(|window| (answer, window.seen)));
     }
     assert_eq!(ended, [(ENOUGH, ENOUGH)]);
-    assert!(driven.state.answered(&BOUNDS, MS, driven.now + LONGEST - 1).is_none());
-    assert!(driven.state.answered(&BOUNDS, MS, driven.now + LONGEST).is_some());
+    assert!(driven.state.answered(MS, driven.now + LONGEST - 1).is_none());
+    assert!(driven.state.answered(MS, driven.now + LONGEST).is_some());
 }
 
 /// A pool of workers. What a request takes follows from a random part. Requests come each
@@ -295,7 +295,7 @@ fn pool(state: &mut GradientState, workers: usize, takes: fn(f64) -> u64, reques
         now += MS / 5;
         while let Some(entry) = in_flight.first_entry().filter(|entry| entry.key().0 <= now) {
             let ((end, _), sent) = entry.remove_entry();
-            if state.answered(&POOLED, end - sent, end).is_some() {
+            if state.answered(end - sent, end).is_some() {
                 seen.push(state.limit());
             }
         }
@@ -368,7 +368,7 @@ proptest! {
         for (latency, in_flight, passed, is_set_back) in events {
             now = if is_set_back { passed } else { now.saturating_add(passed % (2 * SHORTEST)) };
             state.admitted(in_flight, limit(&state));
-            state.answered(&bounds, latency, now);
+            state.answered(latency, now);
             let limit = state.limit();
             prop_assert!((min..=max).contains(&limit), "{} of {} to {}", limit, min, max);
             let baseline = state.summary().baseline;
