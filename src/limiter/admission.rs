@@ -244,8 +244,8 @@ impl Admission {
 
     /// The request is sent: what it keeps.
     #[allow(clippy::boxed_local, reason = "it comes in a box")]
-    pub(crate) fn take_lease(self: Box<Self>) -> Option<Lease> {
-        match self.step {
+    pub(crate) fn take_lease(mut self: Box<Self>) -> Option<Lease> {
+        match &mut self.step {
             Step::Done(Some(reservation)) => reservation.take(),
             _ => None,
         }

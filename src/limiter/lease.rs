@@ -95,11 +95,10 @@ impl Lease {
 
     /// The request is sent, at its slot or at the later time `put_off`:
     /// the lease counts as a permit until it is released.
-    pub(super) fn counted(mut self, shadows: Vec<Self>, put_off: Option<Postponement>) -> Self {
+    pub(super) fn count(&mut self, shadows: Vec<Self>, put_off: Option<Postponement>) {
         (self.shadows, self.put_off) = (shadows, put_off);
         self.is_counted = true;
         self.limiter.inner.permits.add();
-        self
     }
 
     /// It counts as a permit already, until it is released.

@@ -278,10 +278,14 @@ impl Reservation {
     }
 
     /// Called when the request is sent. Returns the lease that it keeps.
-    pub(crate) fn take(mut self) -> Option<Lease> {
-        let lease = self.lease()?;
+    pub(crate) fn take(&mut self) -> Option<Lease> {
+        let mut lease = self.lease()?;
         let shadows = mem::take(&mut self.shadows);
-        self.keeps_lease.then(|| lease.counted(shadows, self.put_off.as_deref().copied()))
+        if !self.keeps_lease {
+            return None;
+        }
+        lease.count(shadows, self.put_off.as_deref().copied());
+        Some(lease)
     }
 
     /// Takes the lease, if its time has come.

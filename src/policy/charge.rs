@@ -246,6 +246,7 @@ impl OwnedCharge {
         &self.policy
     }
 
+    #[inline]
     pub(crate) fn charge(&self) -> Charge<'_> {
         let charge = self.charged.charge(&self.policy);
         let part = self.part.and_then(|(start, len)| charge.tiers.get(start..start + len));
