@@ -226,6 +226,14 @@ async fn a_reload_keeps_what_is_in_flight_and_applies_its_bounds() {
     assert_eq!(found(&limiter).in_flight(), 0);
 }
 
+/// A window is long enough by the requests in flight, not by their units: 60 answers to 20
+/// requests of ten units each.
+#[tokio::test]
+async fn a_window_is_no_longer_where_a_request_costs_several_units() {
+    let process = limiter(adaptive(Quota::adaptive_concurrency(100..=500).start(200)).cost(10));
+    assert_eq!(window(&process, 30, 100 * MS).await, 300);
+}
+
 #[tokio::test]
 async fn metrics_show_what_was_found() {
     let recorder = PrometheusBuilder::new().build_recorder();

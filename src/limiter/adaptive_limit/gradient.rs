@@ -146,15 +146,17 @@ impl GradientState {
         self.limit = self.limit.clamp(self.bounds.min, self.bounds.max);
     }
 
-    /// A request was admitted, and so many units are in flight with it, of the `most` that a
-    /// request of its priority may find: all of the limit, or without what is reserved.
-    pub(super) fn admitted(&mut self, in_flight: u64, most: u64) {
+    /// A request of that cost was admitted, and so many units are in flight with it, of the
+    /// `most` that a request of its priority may find: all of the limit, or without what is
+    /// reserved.
+    pub(super) fn admitted(&mut self, cost: u64, in_flight: u64, most: u64) {
         let used = float(in_flight) / float(most.max(1));
         let window = &mut self.window;
         window.peak = window.peak.max(in_flight);
         window.used = window.used.max(used);
         window.mean_used += used;
         window.admitted += 1;
+        window.costs = window.costs.saturating_add(cost);
         window.in_flight = window.in_flight.saturating_add(in_flight);
     }
 
@@ -255,8 +257,10 @@ pub(in crate::limiter) struct Window {
     used: f64,
     /// The sum, over those admitted, of the part that was in use.
     mean_used: f64,
-    /// Requests that were admitted, and the sum of what was in flight with each.
+    /// Requests that were admitted, and the sums of their costs and of what was in flight with
+    /// each.
     admitted: u64,
+    costs: u64,
     in_flight: u64,
 }
 
@@ -280,7 +284,8 @@ impl Window {
     }
 
     fn has_enough(&self) -> bool {
-        self.seen >= ENOUGH && float(self.seen) >= self.mean_in_flight() * TURNS
+        let requests = float(self.in_flight) / float(self.costs.max(1));
+        self.seen >= ENOUGH && float(self.seen) >= requests * TURNS
     }
 }
 

@@ -91,10 +91,10 @@ impl KeyLimit {
     }
 
     /// As [`GradientState::admitted`], under the bounds of the policy in force.
-    pub(super) fn admitted(&self, bounds: &LimitBounds, in_flight: u64, most: u64) {
+    pub(super) fn admitted(&self, bounds: &LimitBounds, cost: u64, in_flight: u64, most: u64) {
         let mut state = self.state.lock();
         state.bounds = *bounds;
-        state.admitted(in_flight, most);
+        state.admitted(cost, in_flight, most);
     }
 
     /// As [`GradientState::answered`]. Also returns what is known after the window.

@@ -86,7 +86,7 @@ impl Attempt<'_> {
             let ([tier], [state], Some(steps)) = (charge.tiers(), own, steps_of(charge)) else { continue };
             let most = tier.quota().limit();
             let in_flight = most.saturating_sub(state.remaining);
-            self.limit_of(charge, steps).admitted(&steps.bounds, in_flight, most);
+            self.limit_of(charge, steps).admitted(&steps.bounds, charge.cost, in_flight, most);
         }
         mem::take(&mut self.limits)
     }

@@ -32,11 +32,16 @@ impl Driven {
 
     /// The answers of a window, one each time that `passed` has passed.
     fn answers(&mut self, in_flight: u64, latency: u64, passed: u64) -> u64 {
+        self.answers_of_cost(1, in_flight, latency, passed)
+    }
+
+    /// The same, of requests of that cost.
+    fn answers_of_cost(&mut self, cost: u64, in_flight: u64, latency: u64, passed: u64) -> u64 {
         let most = limit(&self.state);
         let mut answers = 0;
         loop {
             answers += 1;
-            self.state.admitted(in_flight.min(most), most);
+            self.state.admitted(cost, in_flight.min(most), most);
             self.now += passed;
             if self.state.answered(latency, self.now).is_some() {
                 return answers;
@@ -134,7 +139,7 @@ fn one_request_that_hangs_does_not_shrink_it() {
     }
     let before = driven.state.limit();
     let most = limit(&driven.state);
-    driven.state.admitted(most, most);
+    driven.state.admitted(1, most, most);
     driven.now += MS;
     assert!(driven.state.answered(10_000 * MS, driven.now).is_none());
     assert!(driven.window(500, 10 * MS) > before, "{:?}", driven.state);
@@ -144,7 +149,7 @@ fn one_request_that_hangs_does_not_shrink_it() {
 #[test]
 fn it_grows_by_the_peak_of_a_window() {
     let mut driven = Driven::new();
-    driven.state.admitted(20, 20);
+    driven.state.admitted(1, 20, 20);
     assert_eq!(driven.window(1, 10 * MS), 30.0);
 }
 
@@ -176,7 +181,7 @@ fn a_window_of_few_answers_is_not_learned_from() {
     for (answers, is_known) in [(9, false), (10, true)] {
         let mut driven = Driven::new();
         for _ in 1..answers {
-            driven.state.admitted(5, 20);
+            driven.state.admitted(1, 5, 20);
             assert!(driven.state.answered(MS, driven.now).is_none());
         }
         assert!(driven.state.answered(MS, driven.now + LONGEST).is_some());
@@ -223,6 +228,8 @@ fn a_window_has_two_answers_for_each_in_flight() {
         driven.window(500, 10 * MS);
     }
     assert_eq!(driven.answers(200, 10 * MS, FIRST_SHORTEST / 100), 400);
+    // Requests of a cost of five are a fifth as many in flight.
+    assert_eq!(driven.answers_of_cost(5, 200, 10 * MS, FIRST_SHORTEST / 50), 80);
 }
 
 #[test]
@@ -248,7 +255,7 @@ fn the_baseline_falls_at_once_and_rises_slowly() {
 fn bimodal_latency_is_no_queue() {
     let mut driven = Driven::new();
     for answer in 0..3_000_u64 {
-        driven.state.admitted(19, 20);
+        driven.state.admitted(1, 19, 20);
         driven.now += SHORTEST / 100;
         let latency = if answer % 10 == answer / 500 { 155 * MS } else { 5 * MS };
         driven.state.answered(latency, driven.now);
@@ -276,7 +283,7 @@ fn a_window_has_enough_answers_or_ends_after_half_a_minute() {
     let mut ended = Vec::new();
     for answer in 1..=ENOUGH {
         driven.now += SHORTEST / 10;
-        driven.state.admitted(20, 20);
+        driven.state.admitted(1, 20, 20);
         ended.extend(driven.state.answered(MS, driven.now).map(|window| (answer, window.seen)));
     }
     assert_eq!(ended, [(ENOUGH, ENOUGH)]);
@@ -309,7 +316,7 @@ fn pool(state: &mut GradientState, workers: usize, takes: fn(f64) -> u64, reques
         let end = worker.max(now) + takes;
         free.push(Reverse(end));
         in_flight.insert((end, request), now);
-        state.admitted(in_flight.len() as u64, most);
+        state.admitted(1, in_flight.len() as u64, most);
         admitted += 1;
     }
     (seen, admitted)
@@ -367,7 +374,7 @@ proptest! {
         let mut now = SHORTEST;
         for (latency, in_flight, passed, is_set_back) in events {
             now = if is_set_back { passed } else { now.saturating_add(passed % (2 * SHORTEST)) };
-            state.admitted(in_flight, limit(&state));
+            state.admitted(1, in_flight, limit(&state));
             state.answered(latency, now);
             let limit = state.limit();
             prop_assert!((min..=max).contains(&limit), "{} of {} to {}", limit, min, max);
