@@ -234,6 +234,44 @@ async fn a_window_is_no_longer_where_a_request_costs_several_units() {
     assert_eq!(window(&process, 30, 100 * MS).await, 300);
 }
 
+/// A request under two limits teaches both, also after it has waited.
+#[tokio::test(start_paused = true)]
+async fn each_rule_finds_a_limit_of_its_own() {
+    let server = adaptive(Quota::adaptive_concurrency(1..=50).start(20));
+    let export = Rule::new("export").path("/export").per([]).tier(Quota::adaptive_concurrency(1..=50).start(1));
+    let policy = Policy::new().rule(server.max_wait(1_000 * MS)).rule(export.max_wait(1_000 * MS));
+    let limiter = RateLimiter::builder().policy(policy).clock(TokioClock::default()).build().unwrap();
+    let acquire = async || limiter.acquire(&Descriptor::new("/export"), 1_000 * MS).await;
+    let samples = |path| {
+        let found = limiter.adaptive_limits(&Descriptor::new(path));
+        found.iter().map(|limit| (limit.rule().to_owned(), limit.samples())).collect::<Vec<_>>()
+    };
+    let others = limiter.acquire(&request(), Duration::ZERO).await.unwrap();
+    let first = acquire().await.unwrap();
+    let mut second = Box::pin(acquire());
+    assert!(second.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    drop((others, first));
+    assert_eq!(samples("/export"), [("server".to_owned(), 2), ("export".to_owned(), 1)]);
+    drop(second.await.unwrap());
+    assert_eq!(samples("/export"), [("server".to_owned(), 3), ("export".to_owned(), 2)]);
+}
+
+/// The limit that is found stays within the bounds of the policy in force, also under requests
+/// that were admitted under another.
+#[tokio::test]
+async fn a_limit_keeps_to_new_bounds_once_it_has_learned() {
+    let process = limiter(adaptive(Quota::adaptive_concurrency(10..=500).start(20)));
+    for _ in 0..3 {
+        window(&process, 300, 10 * MS).await;
+    }
+    let (limiter, _) = &process;
+    assert!(found(limiter).limit() > 60, "{:?}", found(limiter));
+    limiter.set_policy(Policy::new().rule(adaptive(Quota::adaptive_concurrency(10..=40)))).unwrap();
+    assert_eq!(window(&process, 300, 10 * MS).await, 40);
+    limiter.set_policy(Policy::new().rule(adaptive(Quota::adaptive_concurrency(10..=500)))).unwrap();
+    assert_eq!(found(limiter).limit(), 40);
+}
+
 #[tokio::test]
 async fn metrics_show_what_was_found() {
     let recorder = PrometheusBuilder::new().build_recorder();
@@ -280,6 +318,37 @@ async fn waiters_are_served_in_order_while_there_is_no_overload() {
     drop(held);
     let served: Vec<_> = waiters.iter_mut().map(poll).collect();
     assert_eq!(served.iter().map(Poll::is_ready).collect::<Vec<_>>(), [true, false, false]);
+}
+
+/// Though the request that lets the limit grow, by the head of its response, is in flight.
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_grows_admits_the_next_waiter_at_once() {
+    let rule = adaptive(Quota::adaptive_concurrency(1..=9).start(2)).max_wait(1_000 * MS);
+    let limiter = RateLimiter::builder().policy(Policy::new().rule(rule)).clock(TokioClock::default()).build().unwrap();
+    let waiter = std::sync::Arc::new(std::sync::Mutex::new(None::<Acquiring>));
+    let inner = service_fn(|_: Request<Full<Bytes>>| {
+        let (limiter, waiter) = (limiter.clone(), waiter.clone());
+        async move {
+            tokio::time::advance(5 * MS).await;
+            // The fiftieth answer ends the window.
+            if found(&limiter).samples() == 49 {
+                let mut waits = waiting(&limiter, Priority::Normal, 1_000 * MS);
+                assert!(poll(&mut waits).is_pending());
+                *waiter.lock().unwrap() = Some(waits);
+            }
+            Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("body")))
+        }
+    });
+    let service = RateLimitLayer::new(limiter.clone()).layer(inner);
+    let _held = acquire(&limiter, Priority::Normal).await.unwrap();
+    while found(&limiter).samples() < 49 {
+        service.clone().oneshot(Request::new(Full::from(""))).await.unwrap();
+    }
+    let response = service.clone().oneshot(Request::new(Full::from(""))).await.unwrap();
+    assert_eq!((found(&limiter).limit(), found(&limiter).in_flight()), (3, 2));
+    let mut waits = waiter.lock().unwrap().take().unwrap();
+    assert!(poll(&mut waits).is_ready());
+    drop(response);
 }
 
 /// The queue has not been empty for 100 ms: the newest is served first, and all others wait

@@ -20,6 +20,7 @@ use tower_ratelimit::{
     overload::{self, LoadSignal, Overload},
     priority, tenant,
     testing::{ManualClock, SeededJitter},
+    time::{Clock, Timestamp},
 };
 
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -243,6 +244,36 @@ async fn an_old_overload_does_not_come_back() {
     process.clock.advance(Duration::from_secs(3_600));
     let shed = process.run(101, 1).await.iter().sum::<usize>();
     assert!(shed < 20, "just above the threshold: {shed} of 800");
+}
+
+/// Signals may be slow to read.
+#[tokio::test]
+async fn signals_are_read_each_20_ms() {
+    let (clock, reads) = (ManualClock::new(), Arc::new(AtomicU64::new(0)));
+    let signal = overload::named("reads", {
+        let reads = Arc::clone(&reads);
+        move || {
+            reads.fetch_add(1, Ordering::Relaxed);
+            0.0
+        }
+    });
+    let policy = Policy::from(Quota::per_day(1_000_000)).overload(Overload::new().signal(signal, 1.0));
+    let limiter = RateLimiter::builder().policy(policy).clock(clock.clone()).build().unwrap();
+    for _ in 0..1_000 {
+        assert!(limiter.check(&Descriptor::new("/")).await.is_allowed());
+        clock.advance(Duration::from_millis(1));
+    }
+    assert_eq!(reads.load(Ordering::Relaxed), 50);
+}
+
+/// Else what is shed would stay as it is until the clock is where it was.
+#[tokio::test]
+async fn a_clock_that_is_set_back_does_not_stop_the_signals() {
+    let process = Process::new();
+    process.run(500, 50).await;
+    let now = process.clock.now().as_nanos();
+    process.clock.set(Timestamp::from_nanos(now - 3_600_000_000_000));
+    assert_eq!(process.run(50, 100).await, [0; 4]);
 }
 
 /// A request that an outer layer has not shed is not shed by an inner one.
