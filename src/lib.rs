@@ -86,7 +86,8 @@ pub mod error;
 mod fingerprint;
 pub mod guide;
 pub mod headers;
-mod http;
+#[doc(hidden)] // So that `http::tenant` is a path too. All in it is shown where it is exported again.
+pub mod http;
 mod jitter;
 pub mod limiter;
 pub mod middleware;

@@ -4,7 +4,7 @@
 //!    there is none, the layer's [`MissingTenant`](crate::MissingTenant)
 //!    decides. It is never a server error. A request that names its tenant
 //!    twice is rejected with 400: see [`tenant::header`].
-//! 2. **Addresses** come from the socket, unless [`TrustedProxies`] are set.
+//! 2. **Addresses** come from the socket, unless [`TrustedProxies`](crate::tenant::TrustedProxies) are set.
 //!    IPv6 addresses are cut to a prefix.
 //! 3. **The path** is the one that the client sent. With the feature `axum`
 //!    this holds in nested routers too, and rules can match axum's route.
