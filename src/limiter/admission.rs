@@ -182,22 +182,16 @@ struct Undecided {
     called: Option<Instant>,
 }
 
-/// What is left to do for a request after its first decision.
-pub(super) enum Decided {
-    /// Nothing, nearly always: the decision holds, and there is nothing to keep.
-    Now,
-    /// It was admitted, and its permit keeps this.
-    Charged(Charged),
-    Admission(Box<Admission>),
+/// What a first decision writes. Passed down and filled in: it is too large to return.
+pub(super) struct Decided<'d> {
+    pub(super) decision: &'d mut Decision,
+    /// What a permit keeps of a request that was charged at once.
+    pub(super) charged: Option<Charged>,
 }
 
-impl Decided {
-    /// Of a request without a permit.
-    pub(super) fn admission(self) -> Option<Box<Admission>> {
-        match self {
-            Self::Now | Self::Charged(_) => None,
-            Self::Admission(admission) => Some(admission),
-        }
+impl<'d> Decided<'d> {
+    pub(super) fn new(decision: &'d mut Decision) -> Self {
+        Self { decision, charged: None }
     }
 }
 

@@ -92,7 +92,7 @@ impl Lease {
                 return None;
             }
             let options = AttemptOptions::new(Purpose::Send, max_wait);
-            Attempt::new(limiter, snapshot, (&enforced, &shadows), now, options).start(&mut decision).admission()
+            Attempt::new(limiter, snapshot, (&enforced, &shadows), now, options).start(&mut decision)
         });
         (decision, admission)
     }

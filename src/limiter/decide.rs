@@ -65,7 +65,7 @@ impl RateLimiter {
         max_wait: Duration,
         decision: &mut Decision,
     ) -> Option<Box<Admission>> {
-        self.decide_for(Purpose::Send, descriptor, max_wait, decision).admission()
+        self.decide_for(Purpose::Send, descriptor, max_wait, &mut Decided::new(decision))
     }
 
     pub(super) fn decide_for(
@@ -73,10 +73,10 @@ impl RateLimiter {
         purpose: Purpose,
         descriptor: &Descriptor<'_>,
         max_wait: Duration,
-        decision: &mut Decision,
-    ) -> Decided {
+        decided: &mut Decided<'_>,
+    ) -> Option<Box<Admission>> {
         let options = AttemptOptions::new(purpose, max_wait);
-        self.inner.current.with(|snapshot| self.decide_under(snapshot, descriptor, options, decision))
+        self.inner.current.with(|snapshot| self.decide_under(snapshot, descriptor, options, decided))
     }
 
     /// Decides the request that `describe` describes, for a layer. The boolean that is
@@ -95,7 +95,7 @@ impl RateLimiter {
             let reads_decision = reads_decision || observe::LOOKS || self.inner.top.is_some();
             let options =
                 AttemptOptions { keeps_lease, reads_decision, ..AttemptOptions::new(Purpose::Send, max_wait) };
-            let admission = self.decide_under(snapshot, &descriptor, options, decision).admission();
+            let admission = self.decide_under(snapshot, &descriptor, options, &mut Decided::new(decision));
             let is_settled = || admission.as_ref().is_some_and(|admission| admission.is_settled_by_handler());
             let settles = snapshot.policy.settles && !is_settled() && snapshot.policy.lets_settle(&descriptor);
             (admission, settles)
@@ -108,27 +108,29 @@ impl RateLimiter {
         snapshot: PolicySnapshot<'_>,
         descriptor: &Descriptor<'_>,
         options: AttemptOptions,
-        decision: &mut Decision,
-    ) -> Decided {
+        decided: &mut Decided<'_>,
+    ) -> Option<Box<Admission>> {
         if self.inner.first_requests.are_open() && !options.peeks() && !descriptor.exempt {
             self.inner.first_requests.look(snapshot.policy, descriptor);
         }
         let now = self.inner.clock.now();
         if let Some(overload) = &snapshot.policy.policy.overload
             && !options.peeks()
-            && self.sheds(overload, snapshot, descriptor, now, decision)
+            && self.sheds(overload, snapshot, descriptor, now, decided.decision)
         {
-            return Decided::Now;
+            return None;
         }
         let immediate = Immediate { limiter: self, snapshot, now, options: &options };
         let mut is_possible = immediate.is_possible();
-        if is_possible && let Some(charge) = &snapshot.policy.resolve_uniform(descriptor) {
-            if let Some(decided) = immediate.allow(slice::from_ref(charge), decision) {
-                return decided;
+        if is_possible {
+            let allow = |charge: &Charge<'_>| immediate.allow(slice::from_ref(charge), decided);
+            match snapshot.policy.resolve_uniform(descriptor, allow) {
+                Some(true) => return None,
+                Some(false) => is_possible = false,
+                None => {}
             }
-            is_possible = false;
         }
-        self.decide_resolved(immediate, is_possible, descriptor, decision)
+        self.decide_resolved(immediate, is_possible, descriptor, decided)
     }
 
     /// Decides by all rules that apply. Out of line: inlined, it makes the immediate allow of
@@ -139,26 +141,22 @@ impl RateLimiter {
         immediate: Immediate<'_>,
         is_possible: bool,
         descriptor: &Descriptor<'_>,
-        decision: &mut Decision,
-    ) -> Decided {
+        decided: &mut Decided<'_>,
+    ) -> Option<Box<Admission>> {
         let renewed = self.without_expired(immediate.snapshot.policy, immediate.now);
         let immediate = immediate.under(renewed.as_ref());
         let Immediate { snapshot, now, options: &options, .. } = immediate;
         let policy = &**snapshot.policy;
         policy.resolve(descriptor, |Resolved { enforced, shadows, unidentified }| {
             if let Some(unidentified) = *unidentified {
-                reject_unidentified(snapshot, unidentified, now, options, decision);
-                return Decided::Now;
+                reject_unidentified(snapshot, unidentified, now, options, decided.decision);
+                return None;
             }
             if enforced.is_empty() && shadows.is_empty() {
-                return Decided::Now;
+                return None;
             }
-            if is_possible
-                && shadows.is_empty()
-                && !policy.keeps_receipts()
-                && let Some(decided) = immediate.allow(enforced, decision)
-            {
-                return decided;
+            if is_possible && shadows.is_empty() && !policy.keeps_receipts() && immediate.allow(enforced, decided) {
+                return None;
             }
             let mut limits = FoundLimits::new();
             if policy.is_dynamic {
@@ -178,7 +176,7 @@ impl RateLimiter {
             let options = AttemptOptions { endpoint_until, ..options.within(policy, descriptor) };
             let mut attempt = Attempt::new(self, snapshot, (enforced, shadows), now, options);
             (attempt.path, attempt.limits) = (Some(descriptor.path()), limits);
-            attempt.start(decision)
+            attempt.start(decided.decision)
         })
     }
 
@@ -231,11 +229,11 @@ fn reject_unidentified(
 }
 
 impl Attempt<'_> {
-    /// Decides a new request.
-    pub(super) fn start(&mut self, decision: &mut Decision) -> Decided {
+    /// Decides a new request. `None` where nothing is left to do for it, as nearly always.
+    pub(super) fn start(&mut self, decision: &mut Decision) -> Option<Box<Admission>> {
         match self.ask(decision) {
-            Step::Done(None) => Decided::Now,
-            step => Decided::Admission(Admission::new(self, step)),
+            Step::Done(None) => None,
+            step => Some(Admission::new(self, step)),
         }
     }
 

@@ -23,7 +23,6 @@ use super::{
 };
 use crate::{
     backend::{Charge, ImmediateStates},
-    decision::Decision,
     observe::RequestResult,
     policy::CompiledPolicy,
     time::Timestamp,
@@ -62,9 +61,9 @@ impl<'a> Immediate<'a> {
         is_here && !options.keeps_lease && !options.peeks() && !is_put_off
     }
 
-    /// Charges all rules that apply.
+    /// Charges all rules that apply. Returns whether the request is admitted.
     #[inline]
-    pub(super) fn allow(&self, charges: &[Charge<'_>], decision: &mut Decision) -> Option<Decided> {
+    pub(super) fn allow(&self, charges: &[Charge<'_>], decided: &mut Decided<'_>) -> bool {
         let Self { limiter, snapshot, now, options } = *self;
         let mut states = ImmediateStates::default();
         let is_charged = match &limiter.inner.engine {
@@ -72,18 +71,19 @@ impl<'a> Immediate<'a> {
             None => self.charge_leased(charges, &mut states),
         };
         if !is_charged {
-            return None;
+            return false;
         }
+        let decision = &mut *decided.decision;
         if options.reads_decision {
             add_tiers(decision, charges, &states.0);
             decision.admit(now, 0);
         }
         observe::record(snapshot.counters, rules(charges), RequestResult::Allowed, decision, now);
         limiter.count_units(snapshot.counters, charges, decision, now);
-        if !options.acquires() {
-            return Some(Decided::Now);
+        if options.acquires() {
+            decided.charged = Some(Charged::new(limiter, snapshot.policy, charges, &states.0));
         }
-        Some(Decided::Charged(Charged::new(limiter, snapshot.policy, charges, &states.0)))
+        true
     }
 
     /// Charges all rules that apply by units that the backend has leased.

@@ -127,7 +127,7 @@ impl RateLimiter {
     #[must_use]
     pub fn try_check(&self, descriptor: &Descriptor<'_>) -> Option<Decision> {
         let mut decision = Decision::unlimited();
-        match self.decide_for(Purpose::SendNow, descriptor, Duration::ZERO, &mut decision).admission() {
+        match self.decide_for(Purpose::SendNow, descriptor, Duration::ZERO, &mut Decided::new(&mut decision)) {
             Some(admission) if !admission.is_done() => return None,
             admission => drop(admission.and_then(Admission::take_lease)),
         }
@@ -172,13 +172,13 @@ impl RateLimiter {
     /// ```
     pub async fn acquire(&self, descriptor: &Descriptor<'_>, max_wait: Duration) -> Result<Permit, RateLimited> {
         let mut decision = Decision::unlimited();
-        let admission = match self.decide_for(Purpose::Acquire, descriptor, max_wait, &mut decision) {
-            Decided::Now => return Permit::new(decision, PermitKind::Nothing),
-            Decided::Charged(charged) => return Permit::new(decision, PermitKind::Charged(charged)),
-            Decided::Admission(admission) if admission.is_done() => {
+        let mut decided = Decided::new(&mut decision);
+        let admission = match (self.decide_for(Purpose::Acquire, descriptor, max_wait, &mut decided), decided.charged) {
+            (None, charged) => return Permit::new(decision, charged.map_or(PermitKind::Nothing, PermitKind::Charged)),
+            (Some(admission), _) if admission.is_done() => {
                 return Permit::new(decision, admission.take_lease().into());
             }
-            Decided::Admission(admission) => admission,
+            (Some(admission), _) => admission,
         };
         match admission.drive_here(decision) {
             Ok(driving) => {
@@ -222,7 +222,7 @@ impl RateLimiter {
             decision.reject(RateLimitedKind::Misconfigured, self.now(), None);
             return decision;
         }
-        match self.decide_for(Purpose::Peek, descriptor, Duration::ZERO, &mut decision).admission() {
+        match self.decide_for(Purpose::Peek, descriptor, Duration::ZERO, &mut Decided::new(&mut decision)) {
             Some(admission) => admission.drive(decision).await.0,
             None => decision,
         }

@@ -9,8 +9,8 @@ fn a_waiter_takes_little_memory() {
     assert!(limiter.try_check(&Descriptor::new("/")).unwrap().is_allowed());
     let waits = || {
         let mut decision = Decision::unlimited();
-        let admission =
-            limiter.decide_for(Purpose::Acquire, &Descriptor::new("/"), Duration::MAX, &mut decision).admission();
+        let mut decided = Decided::new(&mut decision);
+        let admission = limiter.decide_for(Purpose::Acquire, &Descriptor::new("/"), Duration::MAX, &mut decided);
         admission.unwrap().drive(decision)
     };
     drop(waits());

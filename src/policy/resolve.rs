@@ -64,12 +64,16 @@ impl UnusableTiers {
 }
 
 impl CompiledPolicy {
-    /// The only charge of a request, where its tenant alone says what that is, as
-    /// [`resolve`](Self::resolve) finds it. `None` as well where the request names a rule,
-    /// where its tenant brings tiers, or where it has none and the rule does not charge the
-    /// anonymous one.
+    /// Calls `with` with the only charge of a request, where its tenant alone says what that
+    /// is, as [`resolve`](Self::resolve) finds it. `None` as well where the request names a
+    /// rule, where its tenant brings tiers, or where it has none and the rule does not charge
+    /// the anonymous one.
     #[inline]
-    pub(crate) fn resolve_uniform<'a>(&'a self, descriptor: &'a Descriptor<'_>) -> Option<Charge<'a>> {
+    pub(crate) fn resolve_uniform<R>(
+        &self,
+        descriptor: &Descriptor<'_>,
+        with: impl FnOnce(&Charge<'_>) -> R,
+    ) -> Option<R> {
         let (scope, rule) = (self.uniform?, self.rules.first()?);
         let is_identified = match &descriptor.tenant {
             Some(tenant) => tenant.limits().is_none(),
@@ -79,7 +83,7 @@ impl CompiledPolicy {
             return None;
         }
         let tenant = descriptor.tenant.as_ref().map(TenantRef::id);
-        Some(Charge {
+        Some(with(&Charge {
             rule,
             tiers: rule.tier_sets.get(0),
             own: None,
@@ -89,7 +93,7 @@ impl CompiledPolicy {
             cost: rule.cost_of(descriptor),
             max_wait: rule.max_wait.unwrap_or(0),
             priority: descriptor.stated_priority().unwrap_or_default(),
-        })
+        }))
     }
 
     /// Calls `with` with what a request is charged by all rules that apply, in the
