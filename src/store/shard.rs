@@ -132,15 +132,23 @@ impl Shard {
     }
 
     /// The index of the state of a key, whichever form it was counted in.
+    #[inline]
     pub(crate) fn locate<S: Stored>(&mut self, key: Fingerprint) -> Option<usize> {
-        if let Some(index) = S::table(self).and_then(|table| table.find(key)) {
-            return Some(index);
+        match S::table(self).and_then(|table| table.find(key)) {
+            Some(index) => Some(index),
+            None => self.change_form::<S>(key),
         }
+    }
+
+    /// Out of line: few keys are new, and fewer change their form.
+    #[inline(never)]
+    fn change_form<S: Stored>(&mut self, key: Fingerprint) -> Option<usize> {
         let state = S::take_other_form(self, key)?;
         S::table_mut(self).insert(key, state, |_| false);
         S::table_mut(self).find(key)
     }
 
+    #[inline]
     pub(crate) fn state_mut<S: Stored>(&mut self, key: Fingerprint) -> Option<&mut S> {
         let index = self.locate::<S>(key)?;
         Some(S::table_mut(self).state_mut(index))

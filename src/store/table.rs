@@ -55,6 +55,7 @@ impl<S, A> Default for Table<S, A> {
 }
 
 impl<S: Default, A: Default> Table<S, A> {
+    #[inline]
     pub(crate) fn find(&self, key: Fingerprint) -> Option<usize> {
         let entries = &*self.entries;
         if entries.is_empty() {

@@ -73,8 +73,9 @@ impl<M: StateMachine<State: Stored>> Counter<'_, M> {
         self.shard.locate::<M::State>(self.key)
     }
 
-    /// Charges a state that exists, if it admits the cost at once.
-    #[inline]
+    /// Charges a state that exists, if it admits the cost at once. Always inlined: a call
+    /// passes all its parts through memory.
+    #[inline(always)]
     pub(super) fn try_charge(&mut self, now: u64, cost: u64) -> Option<Versioned> {
         let state = self.shard.state_mut(self.key)?;
         let status = self.machine.charge(state, now, cost)?;

@@ -101,6 +101,18 @@ impl<M: MachineSource> Engine<M> {
         })
     }
 
+    /// Charges several tiers, if each has a state that admits the request at `now`.
+    #[inline(never)]
+    fn charge_all_now(&self, charges: &[Charge<'_>], now: u64, states: &mut SmallVec<[TierState; 4]>) -> bool {
+        self.source.with(charges.iter().flat_map(Charge::tiers), now, |machines| {
+            let is_charged = Transaction::new(machines, &self.store, charges).charge_now(charges, now, states);
+            if is_charged {
+                count_asked(machines, charges);
+            }
+            is_charged
+        })
+    }
+
     #[inline]
     fn with_machines<R>(&self, request: &Request<'_>, run: impl FnOnce(M::Machines<'_>) -> R) -> R {
         self.source.with(request.charges.iter().flat_map(Charge::tiers), request.now.as_nanos(), run)
@@ -124,13 +136,7 @@ impl<M: MachineSource> InProcessEngine for Engine<M> {
             states.push(TierState::new(status, false));
             return true;
         }
-        self.source.with(charges.iter().flat_map(Charge::tiers), now, |machines| {
-            let is_charged = Transaction::new(machines, &self.store, charges).charge_now(charges, now, states);
-            if is_charged {
-                count_asked(machines, charges);
-            }
-            is_charged
-        })
+        self.charge_all_now(charges, now, states)
     }
 
     fn is_last(&self, receipt: &Receipt, now: Timestamp) -> bool {
