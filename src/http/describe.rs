@@ -127,7 +127,8 @@ impl Http {
         rule: Option<&str>,
     ) -> bool {
         let head = RequestHead::new(request);
-        let mut descriptor = self.identify(&head, || may_have_content(request));
+        let mut descriptor = Descriptor::new("");
+        self.identify(&mut descriptor, &head, || may_have_content(request));
         descriptor.rule = rule;
         let setup = Setup {
             rule,
@@ -193,15 +194,27 @@ impl Http {
         self
     }
 
-    /// `has_content` tells it of the body, where no header does.
     pub(crate) fn describe_head<'r>(
         &'r self,
         head: &RequestHead<'r>,
         has_content: impl FnOnce() -> bool,
     ) -> Descriptor<'r> {
-        let mut descriptor = self.identify(head, has_content);
+        let mut descriptor = Descriptor::new("");
+        self.describe_into(&mut descriptor, head, has_content);
+        descriptor
+    }
+
+    /// In place: a descriptor is large to move. `has_content` tells it of the body, where no
+    /// header does.
+    pub(crate) fn describe_into<'r>(
+        &'r self,
+        descriptor: &mut Descriptor<'r>,
+        head: &RequestHead<'r>,
+        has_content: impl FnOnce() -> bool,
+    ) {
+        self.identify(descriptor, head, has_content);
         if descriptor.exempt {
-            return descriptor;
+            return;
         }
         if let Some(extractor) = &self.cost {
             descriptor.cost = extractor.cost(head);
@@ -213,21 +226,27 @@ impl Http {
             }
         }
         descriptor.priority = self.priority.as_ref().and_then(|extractor| extractor.priority(head));
-        descriptor
     }
 
     /// Where the request is sent, and whose it is.
-    fn identify<'r>(&'r self, head: &RequestHead<'r>, has_content: impl FnOnce() -> bool) -> Descriptor<'r> {
-        let mut descriptor = Descriptor::new(self.path(head)).method(head.method().as_str());
+    fn identify<'r>(
+        &'r self,
+        descriptor: &mut Descriptor<'r>,
+        head: &RequestHead<'r>,
+        has_content: impl FnOnce() -> bool,
+    ) {
+        descriptor.path = self.path(head).into();
+        descriptor.method = head.method().as_str();
         descriptor.route = self.route(head);
         descriptor.extensions = Some(head.extensions());
         descriptor.headers = Some(head.headers());
         if self.chosen.missing_tenant {
-            descriptor = descriptor.on_missing_tenant(self.missing_tenant);
+            descriptor.missing_tenant = self.missing_tenant;
+            descriptor.missing_key = Some(self.missing_tenant);
         }
         descriptor.exempt = self.exempts(head, has_content);
         if descriptor.exempt {
-            return descriptor;
+            return;
         }
         descriptor.tenant = self.tenant.extract(head);
         descriptor.ambiguous_tenant = descriptor.tenant.is_none() && self.tenant.is_ambiguous(head);
@@ -237,7 +256,6 @@ impl Http {
                 descriptor.insert_key(name, key);
             }
         }
-        descriptor
     }
 
     fn exempts(&self, head: &RequestHead<'_>, has_content: impl FnOnce() -> bool) -> bool {

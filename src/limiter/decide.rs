@@ -84,13 +84,14 @@ impl RateLimiter {
     /// handler settle, but no lease of the request can be settled.
     pub(crate) fn decide_on<'d>(
         &self,
-        describe: impl FnOnce() -> Descriptor<'d>,
+        describe: impl FnOnce(&mut Descriptor<'d>),
         max_wait: Duration,
         needs: CallerNeeds,
         decision: &mut Decision,
     ) -> (Option<Box<Admission>>, bool) {
         self.inner.current.with(|snapshot| {
-            let descriptor = describe();
+            let mut descriptor = Descriptor::new("");
+            describe(&mut descriptor);
             let CallerNeeds { decision: reads_decision, lease: keeps_lease } = needs;
             let reads_decision = reads_decision || observe::LOOKS || self.inner.top.is_some();
             let options =

@@ -15,8 +15,8 @@ use crate::{
 
 /// Describes requests to the limiter.
 pub trait Describe<Req> {
-    /// The request's descriptor, borrowed from it.
-    fn describe<'r>(&'r self, request: &'r Req) -> Descriptor<'r>;
+    /// Writes what it knows of the request into its descriptor, which borrows from it.
+    fn describe<'r>(&'r self, request: &'r Req, descriptor: &mut Descriptor<'r>);
 
     /// The request, if it is one of HTTP. The layer then answers its rejection in its
     /// protocol, and gives an admitted one what its handler may need. By default it is
@@ -63,8 +63,8 @@ impl<B> HttpRequest for http::Request<B> {
 }
 
 impl<B: 'static> Describe<http::Request<B>> for Http {
-    fn describe<'r>(&'r self, request: &'r http::Request<B>) -> Descriptor<'r> {
-        self.describe_head(&RequestHead::new(request), || may_have_content(request))
+    fn describe<'r>(&'r self, request: &'r http::Request<B>, descriptor: &mut Descriptor<'r>) {
+        self.describe_into(descriptor, &RequestHead::new(request), || may_have_content(request));
     }
 
     fn http(request: &mut http::Request<B>) -> Option<&mut dyn HttpRequest> {
@@ -86,8 +86,8 @@ impl<Req, F> Describe<Req> for Keyed<F>
 where
     F: for<'r> Fn(&'r Req) -> Descriptor<'r>,
 {
-    fn describe<'r>(&'r self, request: &'r Req) -> Descriptor<'r> {
-        (self.0)(request)
+    fn describe<'r>(&'r self, request: &'r Req, descriptor: &mut Descriptor<'r>) {
+        *descriptor = (self.0)(request);
     }
 }
 

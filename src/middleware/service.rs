@@ -21,7 +21,7 @@ use tower_service::Service;
 use super::{Answer, Describe, HttpAnswer, RateLimitLayer, RejectionContext, ResponseFuture, future::CallContext};
 use crate::{
     decision::{Decision, RateLimitedKind},
-    descriptor::TenantRef,
+    descriptor::{Descriptor, TenantRef},
     http::Http,
     limiter::CallerNeeds,
 };
@@ -77,8 +77,8 @@ where
             lease: follows_upstream || limiter.shares_requests(),
         };
         let (mut tenant, mut endpoint) = (None, 0);
-        let describe_request = || {
-            let mut descriptor = describe.describe(&request);
+        let describe_request = in_place(|descriptor| {
+            describe.describe(&request, descriptor);
             if let Some(rule) = rule {
                 descriptor.rule = Some(rule);
             }
@@ -86,10 +86,9 @@ where
                 tenant = descriptor.tenant.clone().map(TenantRef::into_owned);
             }
             if follows_upstream {
-                endpoint = limiter.endpoint_key(&descriptor);
+                endpoint = limiter.endpoint_key(descriptor);
             }
-            descriptor
-        };
+        });
         let (admission, settles) = limiter.decide_on(describe_request, *max_wait, needs, &mut decision);
         // A rejected request has it too.
         if let (Some(tenant), Some(request)) = (tenant, D::http(&mut request)) {
@@ -100,7 +99,7 @@ where
         {
             request.extensions_mut().insert(passed);
         }
-        let context = CallContext {
+        let context = || CallContext {
             http: D::http,
             limiter: limiter.id(),
             max_wait: *max_wait,
@@ -112,14 +111,16 @@ where
         let guard = match admission {
             None if !decision.is_allowed() => return self.reject(decision, &mut request),
             None if !settles && !expose => None,
-            None => context.prepare(&mut request, None, &decision),
-            Some(admission) if admission.is_done() => context.prepare(&mut request, admission.take_lease(), &decision),
+            None => context().prepare(&mut request, None, &decision),
+            Some(admission) if admission.is_done() => {
+                context().prepare(&mut request, admission.take_lease(), &decision)
+            }
             Some(admission) => {
                 return match admission.drive_here(decision) {
                     Ok(driving) => {
                         // Frees the capacity that the readied service occupies.
                         self.inner = self.inner.clone();
-                        ResponseFuture::delayed(driving, context, answer.clone(), self.inner.clone(), request)
+                        ResponseFuture::delayed(driving, context(), answer.clone(), self.inner.clone(), request)
                     }
                     Err(decision) => self.reject(decision, &mut request),
                 };
@@ -156,4 +157,9 @@ impl<S: fmt::Debug, D, A> fmt::Debug for RateLimit<S, D, A> {
         let Self { inner, settings } = self;
         f.debug_struct("RateLimit").field("inner", inner).field("limiter", &settings.limiter).finish_non_exhaustive()
     }
+}
+
+/// Tells the compiler that a closure takes a descriptor of one lifetime.
+fn in_place<'d, F: FnOnce(&mut Descriptor<'d>)>(describe: F) -> F {
+    describe
 }

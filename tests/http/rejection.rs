@@ -146,8 +146,8 @@ async fn a_hook_sees_the_extensions_of_the_request() {
 struct HeadOnly;
 
 impl<B> Describe<Request<B>> for HeadOnly {
-    fn describe<'r>(&'r self, _: &'r Request<B>) -> Descriptor<'r> {
-        Descriptor::new("/")
+    fn describe<'r>(&'r self, _: &'r Request<B>, descriptor: &mut Descriptor<'r>) {
+        *descriptor = Descriptor::new("/");
     }
 
     fn http(request: &mut Request<B>) -> Option<&mut dyn HttpRequest> {
