@@ -96,6 +96,27 @@ async fn a_reset_holds_for_all_instances_and_voids_cached_rejections() {
     drop(held);
 }
 
+/// A request that costs much must not keep the server from the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_of_single_units_is_read_once_whatever_a_request_costs() {
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
+    let redis = patient(server.url()).await;
+    let limiter = limiter(closed(Quota::per_day(200).algorithm(Algorithm::SlidingLog)), &redis);
+    for _ in 0..200 {
+        assert!(limiter.check(&acme()).await.is_allowed());
+    }
+    let reads = async || {
+        let stats: String = server.run("INFO", ["commandstats"]).await;
+        let line = stats.lines().find(|line| line.starts_with("cmdstat_zrangebyscore:"));
+        line.and_then(|line| line.split(['=', ',']).nth(1)).map_or(0, |calls| calls.parse::<u64>().unwrap())
+    };
+    let before = reads().await;
+    let rejected = limiter.check(&acme().cost(150)).await;
+    assert!(!rejected.is_allowed() && rejected.retry_after().is_some(), "{rejected:?}");
+    assert_eq!(reads().await - before, 1);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn peeks_and_resets_reach_every_hash_slot() {
     let _machine = shared_machine().await;

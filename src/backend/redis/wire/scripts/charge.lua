@@ -20,9 +20,13 @@ end
 -- When enough entries of a log have expired. Each has at least one unit.
 local function log_earliest(s, d)
   local excess, at = s[1] + d.cost - d.limit, max(now, s[3])
+  local after = '(' .. string.format('%.0f', s.before)
   local from, count = 0, min(excess, 16)
+  -- Where all are of one unit, the index says which one is the last: a request that costs much
+  -- must not keep the server busy.
+  if excess > 0 and s[1] == s[2] then from, count, excess = excess - 1, 1, 1 end
   while excess > 0 do
-    local entries = call('ZRANGEBYSCORE', s.set, '(' .. string.format('%.0f', s.before), '+inf', 'LIMIT', from, count)
+    local entries = call('ZRANGEBYSCORE', s.set, after, '+inf', 'LIMIT', from, count)
     for _, member in ipairs(entries) do
       local time, units = string.match(member, '^(%d+):(%d+)$')
       at, excess = max(at, time + d.window), excess - units

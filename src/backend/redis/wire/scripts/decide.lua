@@ -1,6 +1,6 @@
 -- Makes changes, leases units, and decides requests, in this order: what is given back is
--- there for those who ask. It reads every counter, decides, and writes at the end; a
--- rejection charges nothing.
+-- there for those who ask. It reads every counter, decides, and writes at the end, but for
+-- entries of sorted sets, which it writes as they are charged; a rejection charges nothing.
 --
 -- KEYS     the counters, then other keys, which are numbered from 1: sorted sets of counters,
 --          records of leases, and the sorted sets of the instances that asked for a counter;
