@@ -47,8 +47,9 @@ pub(in crate::limiter) struct KeyLimit {
 
 const SHARDS: usize = 16;
 
-/// The most keys of a shard. One takes less than 1 KB.
-const MOST_KEYS: usize = 4_096 / SHARDS;
+/// The most keys of a shard: twice its part of 4,096, since chance spreads them. One takes
+/// less than 1 KB.
+const MOST_KEYS: usize = 2 * 4_096 / SHARDS;
 
 /// A key that was not used for so long, in nanoseconds, starts again.
 const KNOWN_FOR: u64 = 3_600_000_000_000;
