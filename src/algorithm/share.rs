@@ -120,6 +120,10 @@ impl Share {
         self.weight as f64 / self.total as f64
     }
 
+    fn is_smaller_than(&self, other: &Self) -> bool {
+        u128::from(self.weight) * u128::from(other.total) < u128::from(other.weight) * u128::from(self.total)
+    }
+
     /// The share of a rate: so many units in so many nanoseconds, in lowest
     /// terms. Exact, unless that needs more than 64 bits, when it is rounded
     /// down.
@@ -217,13 +221,15 @@ impl fmt::Debug for Share {
     }
 }
 
-/// How many changes are remembered. States and windows that are older count as
-/// if they were from the first remembered period.
+/// How many periods are remembered as they were, and how many older ones, for windows alone.
 const MAX_REMEMBERED: usize = 32;
 
 /// The shares that an instance has had, and the one in force.
 #[derive(Clone, Debug)]
 pub(crate) struct ShareHistory {
+    /// Where there are too many, neighbours become one, of the smaller share: so each holds
+    /// longer the older it is.
+    older: Vec<SharePeriod>,
     past: Vec<SharePeriod>,
     current: SharePeriod,
 }
@@ -240,7 +246,7 @@ pub(crate) struct SharePeriod {
 impl ShareHistory {
     /// A share that was in force at all times.
     pub(crate) fn new(share: Share) -> Self {
-        Self { past: Vec::new(), current: SharePeriod { since: 0, epoch: 0, share } }
+        Self { older: Vec::new(), past: Vec::new(), current: SharePeriod { since: 0, epoch: 0, share } }
     }
 
     /// Puts `share` in force from `now` on; returns whether it is another.
@@ -251,15 +257,35 @@ impl ShareHistory {
         let (since, epoch) = (self.current.since.max(now), self.current.epoch + 1);
         self.past.push(std::mem::replace(&mut self.current, SharePeriod { since, epoch, share }));
         if self.past.len() >= MAX_REMEMBERED {
-            self.past.remove(0);
+            self.older.push(self.past.remove(0));
+            if self.older.len() >= MAX_REMEMBERED {
+                self.merge_older();
+            }
         }
         true
+    }
+
+    /// Makes two neighbours of the older periods one, of the smaller share. These are the two
+    /// that are shortest for their age: a window loses the least of what it had at its start.
+    fn merge_older(&mut self) {
+        let now = self.current.since;
+        let ends = self.older.iter().chain(&self.past).skip(2).map(|period| period.since);
+        let age = |(first, end): (usize, u64)| {
+            let length = end.saturating_sub(self.older[first].since).max(1);
+            (u128::from(now.saturating_sub(end)) << 32) / u128::from(length)
+        };
+        let pairs = ends.take(self.older.len() - 1).enumerate();
+        let Some((first, _)) = pairs.max_by_key(|pair| age(*pair)) else { return };
+        let second = self.older.remove(first + 1);
+        if second.share.is_smaller_than(&self.older[first].share) {
+            self.older[first].share = second.share;
+        }
     }
 
     /// The clock is at `now` again: a later change counts as if it happened
     /// now.
     pub(crate) fn step_back(&mut self, now: u64) {
-        for period in self.past.iter_mut().chain([&mut self.current]) {
+        for period in self.older.iter_mut().chain(&mut self.past).chain([&mut self.current]) {
             period.since = period.since.min(now);
         }
     }
@@ -268,15 +294,20 @@ impl ShareHistory {
         &self.current
     }
 
-    /// The periods before the current one, in order.
+    /// The last periods before the current one, in order.
     pub(crate) fn past(&self) -> &[SharePeriod] {
         &self.past
+    }
+
+    /// All periods before the current one, in order: no share is larger than it was.
+    pub(crate) fn all_past(&self) -> impl DoubleEndedIterator<Item = &SharePeriod> + Clone {
+        self.older.iter().chain(&self.past)
     }
 
     /// The smallest constant share of `limit` among those in force within
     /// `length` before `now`, and the time until which it may hold.
     pub(crate) fn least(&self, limit: u64, now: u64, length: u64) -> (u64, u64) {
-        let periods = || self.past.iter().chain([&self.current]);
+        let periods = || self.all_past().chain([&self.current]);
         let units = periods().map(|period| period.share.units(limit));
         let ends = periods().skip(1).map(|period| period.since.saturating_add(length)).chain([u64::MAX]);
         let recent = units.zip(ends).filter(|(_, end)| *end > now);

@@ -39,10 +39,10 @@ impl WindowLimit {
 
     /// The limits of windows that are aligned to the wall clock.
     pub(super) fn aligned(limit: u64, calendar: Calendar, history: &ShareHistory) -> Self {
-        let (current, past) = (history.current(), history.past());
+        let current = history.current();
         let start = calendar.start(calendar.number(current.since));
-        let at_start = past.iter().rposition(|period| period.since < start);
-        let before = at_start.map_or(past, |index| &past[index..=index]);
+        let at_start = history.all_past().rfind(|period| period.since < start);
+        let forgotten = history.all_past().filter(|_| at_start.is_none());
         let (least, most) = current.share.range(limit);
         Self {
             limit,
@@ -50,8 +50,8 @@ impl WindowLimit {
             share: current.share.clone(),
             least,
             most,
-            changed: if past.is_empty() { 0 } else { calendar.end(current.since) },
-            before: before.iter().map(|period| period.share.clone()).collect(),
+            changed: if history.past().is_empty() { 0 } else { calendar.end(current.since) },
+            before: at_start.into_iter().chain(forgotten).map(|period| period.share.clone()).collect(),
         }
     }
 

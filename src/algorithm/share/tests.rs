@@ -294,3 +294,23 @@ fn a_larger_stable_share_counts_after_a_whole_window() {
     }
     assert_eq!(history.past().len() + 1, MAX_REMEMBERED);
 }
+
+/// With a change each second, each older period is short for its age, and has the smallest
+/// of its shares.
+#[test]
+fn older_periods_merge_into_longer_ones_of_the_smallest_share() {
+    let count = |second: u64| 2 + (second * 7_919) % 97;
+    let mut history = ShareHistory::new(Share::equal(0, 1));
+    let now = 5_000;
+    for second in 1..=now {
+        history.change(Share::equal(0, count(second)), second);
+    }
+    let lengths = (history.older.len() + 1, history.past().len() + 1, history.older[0].since);
+    assert_eq!(lengths, (MAX_REMEMBERED, MAX_REMEMBERED, 0));
+    let ends = history.all_past().skip(1).chain([history.current()]).map(|next| next.since);
+    for (period, end) in history.all_past().zip(ends).skip(1) {
+        let counts = (period.since..end).map(count);
+        assert_eq!(Some(period.share.count()), counts.max(), "from {} to {end}", period.since);
+        assert!(end - period.since <= (now - period.since) / 2 + 1, "from {} to {end}", period.since);
+    }
+}

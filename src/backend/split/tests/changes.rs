@@ -230,3 +230,29 @@ proptest! {
         }
     }
 }
+
+/// More changes than are remembered, each of which moves units to the first instance.
+#[test]
+fn a_window_of_many_changes_holds_the_limit() {
+    let shares = |first: f64| [0, 1].map(|index| Share::weighted(index, [first, 100.0 - first]).unwrap());
+    let change = |fleet: &Fleet, first| {
+        for (sender, share) in fleet.shares.iter().zip(shares(first)) {
+            sender.send_replace(share);
+        }
+        // Notices it.
+        fleet.limiters.iter().for_each(|limiter| drop(ask(limiter, 1_000)));
+    };
+    let fleet = Fleet::of(shares(10.0), Quota::per_minute(100).algorithm(Algorithm::FixedWindow));
+    for minute in 0..3 {
+        let mut admitted = fleet.drained();
+        assert_eq!(admitted, 100, "{minute}");
+        for second in 1..60 {
+            fleet.pass(SECOND);
+            change(&fleet, if second < 5 { 10.0 } else { 50.0 + f64::from(second % 7) });
+            admitted += fleet.drained();
+            assert!(admitted <= 100, "{minute}:{second}: {admitted}");
+        }
+        change(&fleet, 10.0);
+        fleet.pass(SECOND);
+    }
+}
