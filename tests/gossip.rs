@@ -132,6 +132,27 @@ async fn each_rule_has_shares_of_its_own() {
     assert_eq!([admitted(&fleet[1], "/a").await, admitted(&fleet[1], "/b").await], [100, 700]);
 }
 
+/// Five requests a second each: their number in a round is mostly chance, and a window of a
+/// minute keeps the smallest share that it has had.
+#[tokio::test(start_paused = true)]
+async fn chance_takes_nothing_from_long_windows() {
+    let (network, origin) = (Network::new(0), Instant::now());
+    let mut fleet = Vec::new();
+    for index in 0..4 {
+        fleet.push(join(&network, index, 1, clock(origin)).await);
+        fleet[index].set_policy(Quota::per_minute(600).algorithm(Algorithm::FixedWindow)).unwrap();
+    }
+    let (mut random, mut minutes) = (1, [0_u64; 4]);
+    for step in 0..600 * minutes.len() {
+        for _ in 0..2 {
+            let limiter = &fleet[fleet::next_random(&mut random) as usize % fleet.len()];
+            minutes[step / 600] += u64::from(limiter.check(&Descriptor::new("/")).await.is_allowed());
+        }
+        sleep(SECOND / 10).await;
+    }
+    assert!(minutes[2..].iter().all(|admitted| (540..=600).contains(admitted)), "{minutes:?} of 600");
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_starts_alone_has_a_share_of_as_many_as_there_are_seeds() {
     let (network, origin) = (Network::new(0), Instant::now());

@@ -24,7 +24,7 @@ use tokio::{
 
 use super::{
     Split,
-    by_demand::{Claim, DemandShares, Member, Patience, View, rounded},
+    by_demand::{Claim, Demand, DemandShares, Member, Patience, View},
     machines::ShareMachines,
     rule_shares::RuleShares,
 };
@@ -52,7 +52,8 @@ const DEAF_AFTER: u32 = 20;
 /// under each rule, and take their share, without a store.
 ///
 /// Each second (ten gossip intervals), every instance tells the others how many units
-/// it was asked for under each rule. From that all compute the same shares: a quarter
+/// it was asked for under each rule: on average over as many seconds as it takes to count
+/// 256, at most a minute. From that all compute the same shares: a quarter
 /// of an equal share for everyone at least, and the rest in proportion to demand. A
 /// smaller share applies at once. A larger one applies once what the instance sees of
 /// the fleet has not changed for two gossip intervals, and to windows from the next
@@ -195,7 +196,7 @@ impl Gossip {
             interval: self.interval,
             started: Instant::now(),
             round: None,
-            demand: BTreeMap::new(),
+            demand: HashMap::new(),
             heard: (0, Instant::now()),
             is_deaf: false,
         };
@@ -249,8 +250,8 @@ struct Membership {
     started: Instant,
     /// The round that the demand is of.
     round: Option<u64>,
-    /// As published, by rule.
-    demand: BTreeMap<String, u64>,
+    /// By rule.
+    demand: HashMap<&'static str, Demand>,
     /// The sum of the others' heartbeats, and when it was last another.
     heard: (u64, Instant),
     is_deaf: bool,
@@ -280,7 +281,8 @@ impl Membership {
     /// others say.
     async fn follow(&mut self, machines: &ShareMachines) {
         self.measure(machines);
-        let claims = self.shares.claims(&self.demand);
+        let demand = self.demand.iter().map(|(rule, demand)| ((*rule).to_owned(), demand.published));
+        let claims = self.shares.claims(&demand.collect());
         let (name, own) = (&self.name, claims.clone());
         let (mut view, heartbeats) = self
             .handle
@@ -322,8 +324,7 @@ impl Membership {
         }
         let rounds = round.saturating_sub(last).max(1);
         for (rule, units) in machines.take_asked() {
-            let demand = self.demand.entry(rule.to_owned()).or_insert(1);
-            *demand = rounded(*demand, units / rounds);
+            self.demand.entry(rule).or_default().count(units, rounds);
         }
     }
 

@@ -54,6 +54,47 @@ fn noise_of_demand_is_not_published() {
     assert_eq!(rounded(1, u64::MAX), MAX_DEMAND);
 }
 
+/// How often the demand changes while so many requests a round come by chance, for 600 rounds.
+fn changes(mean: u64) -> usize {
+    let (mut demand, mut random, mut changes) = (Demand::default(), 1_u64, 0);
+    for _ in 0..600 {
+        // Each of 64 times as many that could come does so with a 64th of certainty.
+        let mut comes = || {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            random >> 58 == 0
+        };
+        let units = (0..mean * 64).filter(|_| comes()).count() as u64;
+        let before = demand.published;
+        demand.count(units, 1);
+        changes += usize::from(demand.published != before);
+    }
+    changes
+}
+
+#[test]
+fn chance_hardly_changes_a_demand() {
+    for mean in [1, 10, 100, 300] {
+        let changes = changes(mean);
+        assert!(changes <= 12, "{changes} changes in 600 rounds of {mean}");
+    }
+}
+
+#[test]
+fn a_jump_of_demand_is_noticed_at_once_and_a_small_one_within_a_minute() {
+    let mut demand = Demand::default();
+    let mut after = |units, rounds| {
+        demand.count(units, rounds);
+        demand.published
+    };
+    assert_eq!(after(10, 1), 10, "the first is taken as it is");
+    assert_eq!(after(5_000, 1), 5_120);
+    assert_eq!(after(3, 1), 3);
+    let slow: Vec<_> = (0..30).map(|_| after(1, 1)).collect();
+    assert_eq!((slow[1], slow[29]), (3, 1), "{slow:?}");
+    assert_eq!(after(4_000, 4), 1_024, "of several rounds");
+    assert_eq!(after(2_000, 1), 2_048);
+}
+
 fn view(members: &[(&str, Member)]) -> View {
     members.iter().map(|(name, member)| ((*name).to_owned(), member.clone())).collect()
 }
