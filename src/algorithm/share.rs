@@ -120,7 +120,7 @@ impl Share {
         self.weight as f64 / self.total as f64
     }
 
-    fn is_smaller_than(&self, other: &Self) -> bool {
+    pub(crate) fn is_smaller_than(&self, other: &Self) -> bool {
         u128::from(self.weight) * u128::from(other.total) < u128::from(other.weight) * u128::from(self.total)
     }
 

@@ -75,10 +75,6 @@ impl Holding {
         Self { part: 0, total: 1, share: Share::none() }
     }
 
-    fn is_smaller_than(&self, other: &Self) -> bool {
-        u128::from(self.part) * u128::from(other.total) < u128::from(other.part) * u128::from(self.total)
-    }
-
     fn of_whole(&self) -> u64 {
         let part = u128::from(self.part) * u128::from(WHOLE) / u128::from(self.total.max(1));
         u64::try_from(part).unwrap_or(WHOLE)
@@ -131,7 +127,7 @@ impl DemandShares {
             // A rule that is new here had the common share.
             let common = &self.in_force[""];
             let held = self.in_force.get(&rule).unwrap_or(common);
-            if *held != target && (is_stable || target.is_smaller_than(held)) {
+            if *held != target && (is_stable || target.share.is_smaller_than(&held.share)) {
                 self.in_force.insert(rule.clone(), target.clone());
                 is_changed = true;
             }

@@ -52,8 +52,8 @@ const DEAF_AFTER: u32 = 20;
 /// under each rule, and take their share, without a store.
 ///
 /// Each second (ten gossip intervals), every instance tells the others how many units
-/// it was asked for under each rule: on average over as many seconds as it takes to count
-/// 256, at most a minute. From that all compute the same shares: a quarter
+/// it is asked for under each rule: on average over as many seconds as it takes to count
+/// 1,024, at most a minute, unless it changes by more than chance. From that all compute the same shares: a quarter
 /// of an equal share for everyone at least, and the rest in proportion to demand. A
 /// smaller share applies at once. A larger one applies once what the instance sees of
 /// the fleet has not changed for two gossip intervals, and to windows from the next
