@@ -113,10 +113,9 @@ pub enum Consistency {
     Exact,
     /// This process decides, on units that it has reserved in the store ahead of
     /// demand. The fleet never admits more than the limit in fixed and anchored
-    /// windows, and in flight. In buckets it admits at most
-    /// burst + limit·(t + lease)/window in any time t. Sliding windows and logs are
-    /// decided exactly. Units that are reserved and not used are lost to others until
-    /// they are given back or expire.
+    /// windows. In buckets it admits at most burst + limit·(t + lease)/window in any
+    /// time t. Sliding windows and logs, and units in flight, are decided exactly. Units that are
+    /// reserved and not used are lost to others until they are given back or expire.
     Leased,
 }
 

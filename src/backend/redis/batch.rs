@@ -192,7 +192,6 @@ impl Charged {
         let Self { set, count, first, sent } = self;
         if set.lease.is_some() {
             if let Ok(reply) = reply {
-                executor.add_leases(&set, reply.admitted);
                 executor.pools.add(&set, &reply, sent, executor.index);
             }
             return;

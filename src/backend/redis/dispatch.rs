@@ -110,11 +110,6 @@ impl Dispatcher {
         join_all(operations.map(|(lane, operation)| self.lanes.all[lane].submit(operation, None))).await;
     }
 
-    /// The first of so many consecutive ids.
-    pub(super) fn request_ids(&self, count: u64) -> u64 {
-        self.next_request_id.fetch_add(count, Ordering::Relaxed)
-    }
-
     pub(super) fn ask(self: &Arc<Self>, request: &Request<'_>, asking: Asking) -> Decide {
         if let Some(error) = self.link.rejection() {
             return Decide::Now(Err(error));
@@ -139,7 +134,7 @@ impl Dispatcher {
         {
             return Decide::Later(Box::pin(async move { caller.outcome(coalesced.await) }));
         }
-        let request_id = self.request_ids(1);
+        let request_id = self.next_request_id.fetch_add(1, Ordering::Relaxed);
         let (mut sets, indexes) = match ChargeSet::split(context, request, request_id) {
             Ok(split) => split,
             Err(error) => return Decide::Now(Err(error)),

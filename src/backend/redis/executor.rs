@@ -148,23 +148,14 @@ impl ScriptExecutor {
         if set.is_peek {
             return UndoGuard::default();
         }
-        self.add_leases(set, 1);
+        if set.tiers.iter().any(|tier| tier.definition.holds_units()) {
+            self.leases.add(CounterCharge::leases(set));
+        }
         let changes = match wait {
             0 => CounterCharge::leases(set).map(|lease| lease.change(ChangeOp::Release, set.now)).collect(),
             _ => Change::undo(set, outcome, wait),
         };
         UndoGuard { changes, lane: self.lane.clone() }
-    }
-
-    /// Renews the units in flight of `count` admissions from now on.
-    pub(super) fn add_leases(&self, set: &ChargeSet, count: u64) {
-        if !set.tiers.iter().any(|tier| tier.definition.holds_units()) {
-            return;
-        }
-        for index in 0..count {
-            let held = CounterCharge::leases(set);
-            self.leases.add(held.map(|held| CounterCharge { request_id: held.request_id + index, ..held }));
-        }
     }
 }
 

@@ -108,10 +108,7 @@ impl Levels {
     /// Sends exchanges, and before them what is kept to be given back.
     fn send_all(&self, now: Timestamp, sets: impl Iterator<Item = (usize, ChargeSet)>) {
         let surplus = self.pools.kept_surplus();
-        let exchange = |(lane, mut set): (usize, ChargeSet)| {
-            set.request_id = self.dispatcher.request_ids(set.lease.as_ref().map_or(0, LeaseAsk::units));
-            (lane, Operation::Charge(set))
-        };
+        let exchange = |(lane, set)| (lane, Operation::Charge(set));
         self.dispatcher.push_all(self.changes(&surplus, now).chain(sets.map(exchange)));
         if !surplus.is_empty() {
             self.dispatcher.rejections.clear();

@@ -9,7 +9,7 @@ use super::pool_template::PoolTemplate;
 use crate::backend::{
     Outcome, OutcomeKind, TierState, TierStates,
     redis::{
-        plan::{Change, ChangeOp, ChargeSet, CounterCharge, Definition, HashTag},
+        plan::{Change, ChargeSet, Definition, HashTag},
         wire::decode::{ChargeReply, statuses},
     },
 };
@@ -40,7 +40,7 @@ impl LastReply {
     /// are leased for `lasts`. The store has decided after that, so a window ends later
     /// than it.
     pub(super) fn expiry(&self, lasts: u64, asked: u64) -> u64 {
-        let tiers = self.template.definitions().zip(self.statuses(0, 0));
+        let tiers = self.template.definitions().zip(self.statuses(0));
         let ends = tiers.map(|(definition, status)| if definition.kind.is_window() { status.reset } else { lasts });
         asked.saturating_add(ends.min().unwrap_or(0))
     }
@@ -48,20 +48,19 @@ impl LastReply {
     /// How many units the store could lease beyond these.
     pub(super) fn headroom(&self) -> u64 {
         let units = |(definition, status): (&Definition, TierState)| status.remaining / definition.cost.max(1);
-        self.template.definitions().zip(self.statuses(0, 0)).map(units).min().unwrap_or(0)
+        self.template.definitions().zip(self.statuses(0)).map(units).min().unwrap_or(0)
     }
 
     /// By how much the last of the windows outlasts the first.
     pub(super) fn window_spread(&self) -> u64 {
-        let resets = || self.statuses(0, 0).map(|status| status.reset);
+        let resets = || self.statuses(0).map(|status| status.reset);
         resets().max().unwrap_or(0) - resets().min().unwrap_or(0)
     }
 
-    /// The status of all tiers while `later` units were not taken. `slot` names what
-    /// is held in flight.
+    /// The status of all tiers while `later` units were not taken.
     #[inline]
-    pub(super) fn statuses(&self, later: u64, slot: u64) -> impl Iterator<Item = TierState> {
-        statuses(self.tiers(), later, slot)
+    pub(super) fn statuses(&self, later: u64) -> impl Iterator<Item = TierState> {
+        statuses(self.tiers(), later, 0)
     }
 
     /// The outcome of a request that is admitted with these states, of an `age` since the
@@ -76,23 +75,11 @@ impl LastReply {
         self.template.charge_set(self.tag.as_str(), now)
     }
 
-    /// The changes that release units in flight.
-    pub(super) fn releases(&self, slots: &[u64], now: Option<u64>) -> Vec<Change> {
-        if slots.is_empty() {
-            return Vec::new();
-        }
-        let set = self.charge_set(now);
-        let held = slots.iter().flat_map(|slot| CounterCharge::leases(&set).map(|held| (*slot, held)));
-        held.map(|(slot, held)| CounterCharge { request_id: slot, ..held }.change(ChangeOp::Release, now)).collect()
-    }
-
     /// The changes that refund so many units.
-    pub(super) fn refunds(&self, units: u64, now: Option<u64>) -> impl Iterator<Item = Change> {
+    pub(super) fn refunds(&self, units: u64, now: Option<u64>) -> Vec<Change> {
         let mut set = self.charge_set(now);
         set.tiers.iter_mut().for_each(|tier| tier.definition = tier.definition.repeated(units));
-        Change::undo(&set, &self.admit(0, self.statuses(0, 0).collect()), 0)
-            .into_iter()
-            .filter(|change| change.refunded_until().is_some())
+        Change::undo(&set, &self.admit(0, self.statuses(0).collect()), 0)
     }
 }
 

@@ -20,27 +20,9 @@ pub(super) struct Leased {
     pub(super) units: u64,
     /// How many more the store would lease this instance now, about.
     pub(super) headroom: u64,
-    /// The first name of a unit in flight.
-    pub(super) first_slot: u64,
     /// When the store was asked, and when they expire.
     pub(super) asked: u64,
     pub(super) expires: u64,
-}
-
-impl Leased {
-    /// The names of units in flight, the first one last.
-    fn slots(&self) -> Slots {
-        let names = self.first_slot..self.first_slot.saturating_add(self.units);
-        if self.reply.template.holds_units() { Slots(names.rev().collect()) } else { Slots::default() }
-    }
-
-    /// Gives them back, before any was used.
-    pub(super) fn unused(self, now: u64) -> Option<ReturnedUnits> {
-        let is_void = is_void(&self.reply, self.expires, now);
-        let Slots(slots) = self.slots();
-        let Self { reply, units, .. } = self;
-        (units > 0).then_some(ReturnedUnits { reply, units, slots, is_void })
-    }
 }
 
 /// The units of a pool, under one policy. The earlier ones expire first.
@@ -58,19 +40,13 @@ pub(super) struct Lease {
     alarm: u32,
     /// How many units the store would have leased beyond these.
     pub(super) headroom: u32,
-    slots: Option<Box<Slots>>,
 }
-
-/// What names each unit in flight that is not used, the next one last.
-#[derive(Debug, Default)]
-struct Slots(Vec<u64>);
 
 impl Lease {
     pub(super) fn new(leased: Leased) -> Self {
-        let slots = boxed(leased.slots());
         let Leased { reply, units, headroom, asked, expires, .. } = leased;
         let (units, headroom) = (saturating(units), saturating(headroom));
-        Self { reply, asked, expires, next_expires: 0, units, next_units: 0, alarm: 0, headroom, slots }
+        Self { reply, asked, expires, next_expires: 0, units, next_units: 0, alarm: 0, headroom }
     }
 
     pub(super) fn level(&self) -> u64 {
@@ -109,15 +85,14 @@ impl Lease {
     #[inline]
     pub(super) fn take(&mut self, cost: u64, now: u64, states: &mut SmallVec<impl Array<Item = TierState>>) {
         self.units = saturating(u64::from(self.units).saturating_sub(cost));
-        let slot = self.slots.as_mut().filter(|_| cost > 0).and_then(|slots| slots.0.pop());
-        self.describe(slot.unwrap_or(0), now, states);
+        self.describe(now, states);
     }
 
-    /// Adds the states of a request that took the unit in flight of this name.
+    /// Adds the states of a request.
     #[inline]
-    pub(super) fn describe(&self, slot: u64, now: u64, states: &mut SmallVec<impl Array<Item = TierState>>) {
+    pub(super) fn describe(&self, now: u64, states: &mut SmallVec<impl Array<Item = TierState>>) {
         let age = now.saturating_sub(self.asked);
-        self.reply.statuses(self.level(), slot).for_each(|tier| states.push(TierState { age, ..tier }));
+        self.reply.statuses(self.level()).for_each(|tier| states.push(TierState { age, ..tier }));
     }
 
     /// The outcome of a request with these states.
@@ -128,14 +103,8 @@ impl Lease {
     /// Adds units that were leased and have not expired.
     pub(super) fn add(&mut self, leased: Leased) {
         let count = saturating(leased.units);
-        let Slots(mut slots) = leased.slots();
-        let is_held = !slots.is_empty();
-        slots.extend(self.slots.take().map(|slots| slots.0).unwrap_or_default());
-        self.slots = boxed(Slots(slots));
         if self.units == 0 {
             (self.units, self.expires) = (count, leased.expires);
-        } else if is_held {
-            (self.units, self.expires) = (self.units.saturating_add(count), self.expires.min(leased.expires));
         } else {
             self.append(count, leased.expires);
         }
@@ -189,13 +158,7 @@ impl Lease {
         let earlier = units.min(u64::from(self.units));
         self.units -= saturating(earlier);
         self.next_units -= saturating(units - earlier);
-        let mut slots = Vec::new();
-        if let Some(mut own) = self.slots.take() {
-            let kept = own.0.len().saturating_sub(usize::try_from(units).unwrap_or(usize::MAX));
-            slots = own.0.split_off(kept);
-            self.slots = boxed(*own);
-        }
-        Some(ReturnedUnits { reply: self.reply.clone(), units, slots, is_void })
+        Some(ReturnedUnits { reply: self.reply.clone(), units, is_void })
     }
 
     /// The units that do not expire before a refill that is asked for later.
@@ -218,11 +181,6 @@ impl Lease {
     pub(super) fn has_all_expired(&self, now: u64) -> bool {
         now >= self.expires.max(self.next_expires)
     }
-
-    /// Whether it has units in flight.
-    pub(super) fn has_slots(&self) -> bool {
-        self.slots.as_ref().is_some_and(|slots| !slots.0.is_empty())
-    }
 }
 
 /// Units to give back.
@@ -230,7 +188,6 @@ impl Lease {
 pub(crate) struct ReturnedUnits {
     pub(super) reply: LastReply,
     pub(super) units: u64,
-    slots: Vec<u64>,
     /// Whether all their windows are over.
     pub(super) is_void: bool,
 }
@@ -239,24 +196,15 @@ impl ReturnedUnits {
     /// Together with what expired before.
     fn with(mut self, earlier: Option<Self>) -> Self {
         if let Some(earlier) = earlier {
-            self.slots.extend(earlier.slots);
             // What is void cannot be given back with the others.
             self.units += if earlier.is_void == self.is_void { earlier.units } else { 0 };
         }
         self
     }
 
-    pub(super) fn holds_in_flight(&self) -> bool {
-        !self.slots.is_empty()
-    }
-
     /// The changes that give them back.
     pub(crate) fn changes(&self, now: Option<u64>) -> Vec<Change> {
-        let mut changes = self.reply.releases(&self.slots, now);
-        if !self.is_void {
-            changes.extend(self.reply.refunds(self.units, now));
-        }
-        changes
+        if self.is_void { Vec::new() } else { self.reply.refunds(self.units, now) }
     }
 }
 
@@ -264,10 +212,6 @@ impl ReturnedUnits {
 /// expire with the first one.
 fn is_void(reply: &LastReply, expires: u64, now: u64) -> bool {
     reply.template.ends_with_window && now >= expires.saturating_add(reply.window_spread())
-}
-
-fn boxed(slots: Slots) -> Option<Box<Slots>> {
-    (!slots.0.is_empty()).then(|| Box::new(slots))
 }
 
 /// Larger numbers count as this one.

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::{
     pool::{Exchange, Taken},
-    pool_key::{PoolKey, fits_pool, holds_in_flight, is_leased, one_unit, pool_of},
+    pool_key::{PoolKey, fits_pool, is_leased, one_unit, pool_of},
     pools::{Begun, PoolKeys, Pools},
 };
 use crate::{
@@ -76,7 +76,7 @@ impl Levels {
 
     pub(crate) fn decide(self: &Arc<Self>, request: &Request<'_>) -> Decide {
         let now = request.now.as_nanos();
-        let pool = pool_of(request.charges).filter(|(_, units)| fits_pool(request, *units));
+        let pool = pool_of(request.charges).filter(|_| fits_pool(request));
         if let Some((pool, units)) = pool
             && let Some(outcome) = self.taken(pool, now, self.pools.take(pool, units, units, now))
         {
@@ -170,11 +170,7 @@ impl Levels {
         self.flush(now);
         let related = self.pools.related(pool_of(charges).map(|(pool, _)| pool), charges);
         self.pools.give_back(&related, now.as_nanos());
-        // In flight units stay in use, so the store has to know which are not.
-        match holds_in_flight(charges) {
-            true => self.flush(now),
-            false => drop(self.pools.kept_surplus()),
-        }
+        drop(self.pools.kept_surplus());
         self.dispatcher.reset(charges, now)
     }
 

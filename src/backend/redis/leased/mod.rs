@@ -1,6 +1,7 @@
 //! The level `leased`: decides on units that this process has reserved in the store
 //! ahead of demand. Rules of other levels never come here, and neither do sliding windows
-//! and logs: a unit that was reserved in one window may be used in the next.
+//! and logs (a unit that was reserved in one window may be used in the next), and
+//! concurrency limits (each release is a change in the store anyway).
 //!
 //! A [`pool`] is what the process knows of one key: the units of its [`lease`], its
 //! [`demand`], and its exchange with the store. [`pools`] is the table of them. [`level`]

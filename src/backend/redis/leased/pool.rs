@@ -121,7 +121,7 @@ impl Pool {
         let now = self.present(now);
         let lease = self.lease.as_ref().filter(|lease| version == self.version && lease.has(cost.max(1), now))?;
         let mut tiers = TierStates::new();
-        lease.describe(0, now, &mut tiers);
+        lease.describe(now, &mut tiers);
         Some(lease.admit(now, tiers))
     }
 
@@ -255,13 +255,13 @@ impl Pool {
             exchange.on_reply(leased.units);
         }
         if leased.version != self.version {
-            return leased.unused(now);
+            return Lease::new(leased).give_back(u64::MAX, now);
         }
         if leased.units == 0 {
             self.empty = Moment::of(now);
         } else if now >= leased.expires {
             // The reply was late. Its units are not mixed with those of a later window.
-            return leased.unused(now);
+            return Lease::new(leased).give_back(u64::MAX, now);
         }
         let mut surplus = None;
         if self.lease.as_ref().is_some_and(|lease| lease.level() > 0 && lease.has_expired(now)) {
@@ -312,12 +312,9 @@ impl Pool {
 
     /// Drops all units: the store has lost the counters that they were charged to.
     pub(super) fn forget(&mut self) {
-        // Renewing restores what is held in flight.
-        if !self.lease.as_ref().is_some_and(|lease| lease.has_slots()) {
-            self.lease = None;
-            self.empty = Moment::default();
-            self.exchange.take_if(|exchange| !exchange.is_under_way());
-        }
+        self.lease = None;
+        self.empty = Moment::default();
+        self.exchange.take_if(|exchange| !exchange.is_under_way());
     }
 
     /// The reply that its units are from.

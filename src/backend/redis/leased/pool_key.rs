@@ -4,12 +4,10 @@
 //! Invariant: a unit of a pool is one charge of every rule of the request, at the
 //! rule's own cost.
 
-use std::time::Duration;
-
 use crate::{
     backend::{Charge, Request, redis::plan::Kind},
     fingerprint::Fingerprint,
-    policy::{Consistency, Tier},
+    policy::Consistency,
     time::nanos,
 };
 
@@ -41,23 +39,15 @@ pub(super) fn pool_of(charges: &[Charge<'_>]) -> Option<(PoolKey, u64)> {
 }
 
 /// Whether a pool may decide the request. Only the store decides what a smooth rule
-/// may delay, and several units in flight at once: each is released on its own.
-pub(super) fn fits_pool(request: &Request<'_>, units: u64) -> bool {
-    let charges = request.charges;
-    let is_smooth = request.max_wait > Duration::ZERO && charges.iter().any(Charge::is_smooth);
-    !is_smooth && (units <= 1 || !holds_in_flight(charges))
+/// may delay.
+pub(super) fn fits_pool(request: &Request<'_>) -> bool {
+    request.max_wait.is_zero() || !request.charges.iter().any(Charge::is_smooth)
 }
 
-/// Whether a request holds units while it is in flight.
-pub(super) fn holds_in_flight(charges: &[Charge<'_>]) -> bool {
-    charges.iter().any(|charge| charge.tiers().iter().any(Tier::is_in_flight))
-}
-
-/// Whether a pool may have units of a charge: its rule is leased, and none of its windows
-/// moves on between a reservation and its use.
+/// Whether a pool may have units of a charge: its rule is leased, and so may its tiers be.
 pub(super) fn is_leased(charge: &Charge<'_>) -> bool {
     charge.rule.options.consistency == Consistency::Leased
-        && !charge.tiers().iter().any(|tier| Kind::of(tier).is_sliding())
+        && charge.tiers().iter().all(|tier| Kind::of(tier).is_leasable())
 }
 
 fn pool_key(charge: &Charge<'_>) -> Option<PoolKey> {

@@ -92,12 +92,7 @@ impl PoolTemplate {
 
     /// The shortest window, in nanoseconds.
     pub(super) fn shortest_window(&self) -> u64 {
-        self.definitions().map(Definition::window).min().unwrap_or(u64::MAX)
-    }
-
-    /// Whether requests hold units while they are in flight.
-    pub(super) fn holds_units(&self) -> bool {
-        self.definitions().any(Definition::holds_units)
+        self.definitions().map(|tier| tier.rate.window.saturating_mul(1_000)).min().unwrap_or(u64::MAX)
     }
 }
 

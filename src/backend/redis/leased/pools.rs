@@ -218,7 +218,6 @@ impl Pools {
             version: ask.version,
             units,
             headroom: last_reply.headroom() / instances.max(1),
-            first_slot: set.request_id,
             asked: sent,
             expires: last_reply.expiry(ask.lasts(), sent),
             reply: last_reply,
@@ -243,11 +242,11 @@ impl Pools {
     }
 
     /// Counts units that were not used, and keeps them until they are given back. What has
-    /// expired need not be, unless it holds units in flight.
+    /// expired need not be.
     fn keep(&self, surplus: Option<ReturnedUnits>) {
         let Some(surplus) = surplus else { return };
         self.report.unused(surplus.units, surplus.is_void);
-        if !surplus.is_void || surplus.holds_in_flight() {
+        if !surplus.is_void {
             lock(&self.surplus).push(surplus);
         }
     }

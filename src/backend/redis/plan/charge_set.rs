@@ -85,10 +85,6 @@ impl LeaseAsk {
         self.asked.0.saturating_add(waited)
     }
 
-    pub(crate) fn units(&self) -> u64 {
-        self.needed.saturating_add(self.ahead)
-    }
-
     /// For how many microseconds an instance counts that has asked.
     pub(crate) fn lately(&self) -> u64 {
         micros(LEASE.max(self.interval.saturating_mul(2)))

@@ -70,9 +70,11 @@ impl Kind {
         matches!(self, Self::FixedWindow | Self::AnchoredWindow)
     }
 
-    /// Whether units may be used when the window that they were charged in has moved on.
-    pub(crate) fn is_sliding(self) -> bool {
-        matches!(self, Self::SlidingWindow | Self::SlidingLog)
+    /// Whether units may be reserved ahead. One that was reserved in a sliding window could
+    /// be used when that has moved on; one in flight is in use until it is released, and that
+    /// tells the store.
+    pub(crate) fn is_leasable(self) -> bool {
+        self == Self::Bucket || self.is_window()
     }
 
     /// Whether the counter has a sorted set beside it.
@@ -182,11 +184,6 @@ impl Definition {
             Kind::Bucket => self.rate.time_for(units).unwrap_or(Span::MAX),
             _ => Span::default(),
         }
-    }
-
-    /// In nanoseconds; `u64::MAX` where there is none.
-    pub(crate) fn window(&self) -> u64 {
-        if self.kind == Kind::InFlight { u64::MAX } else { self.rate.window.saturating_mul(1_000) }
     }
 
     /// Whether an admission holds units until they are released.

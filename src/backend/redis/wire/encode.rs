@@ -23,10 +23,10 @@ pub(crate) const RETENTION: u64 = 10_000_000;
 /// The same where the limiter's clock decides: it may stand still.
 pub(crate) const RETENTION_BY_LIMITER: u64 = 3_600_000_000;
 
-/// How many keys a charge set needs at most: its counters, their sorted sets, and
-/// if it is leased the sets of instances and the record of its lease.
+/// How many keys a charge set needs at most: its counters, and their sorted sets; or if it
+/// is leased the sets of instances, and the record of its lease.
 pub(crate) fn max_keys(set: &ChargeSet) -> usize {
-    if set.lease.is_some() { 1 + 3 * set.tiers.len() } else { 2 * set.tiers.len() }
+    if set.lease.is_some() { 1 + 2 * set.tiers.len() } else { 2 * set.tiers.len() }
 }
 
 /// What the head of every call says.
@@ -129,7 +129,7 @@ impl<'a> CallEncoder<'a> {
         let recorded = set.record(ask, head.prefix, head.instance);
         let numbers = recorded.map_or([0; 3], |key| [ask.number, ask.known, self.other(key)]);
         self.body.extend(numbers);
-        self.body.extend([ask.needed, ask.ahead, ask.lately(), set.request_id, set.tiers.len() as u64]);
+        self.body.extend([ask.needed, ask.ahead, ask.lately(), set.tiers.len() as u64]);
         set.tiers.iter().for_each(|tier| self.add(&tier.key, tier.definition));
         for tier in &set.tiers {
             let instances = self.other(format!("{}:fleet", tier.key));

@@ -26,8 +26,8 @@
 --          Then for each lease: the number of the ask (0: none is recorded), the last one
 --          that the instance has received, the record (0: none), how many units requests
 --          wait for, how many to lease ahead, for how many microseconds an instance counts,
---          id of the first request, number of its tiers; for each tier: counter, definition,
---          sorted set (0: none); for each tier: the set of the instances that asked for it.
+--          number of its tiers; for each tier: counter, definition, 0; for each tier: the set
+--          of the instances that asked for it.
 --          Then for each charge set: how many coalesced requests it is for (they
 --          are admitted in order; 0: it asks for one, and charges nothing), longest wait,
 --          not before (both in microseconds from now), id of the request, number of its

@@ -38,8 +38,8 @@ end
 -- Leases the charge set at the cursor, which moves behind it.
 function lease_next()
   local number, known, record, waiting = input[cursor], input[cursor + 1], input[cursor + 2], input[cursor + 3]
-  local ahead, lately, request, tiers = input[cursor + 4], input[cursor + 5], input[cursor + 6], input[cursor + 7]
-  local first, fleet = cursor + 8, cursor + 8 + 3 * tiers
+  local ahead, lately, tiers = input[cursor + 4], input[cursor + 5], input[cursor + 6]
+  local first, fleet = cursor + 7, cursor + 7 + 3 * tiers
   cursor = fleet + tiers
   record = record > 0 and KEYS[counters + record]
   local lost = lost_units(number, known, record)
@@ -61,7 +61,7 @@ function lease_next()
   local k = served + min(ahead, left - served, max(share - served, 0))
   -- At least one unit, while there is one.
   if k == 0 then k = min(waiting + ahead, left, 1) end
-  if k > 0 then commit_all(first, tiers, now, k, request + again) end
+  if k > 0 then commit_all(first, tiers, now, k) end
   -- Also where it has leased nothing: an earlier ask may arrive later.
   if record and not is_late then
     for t = 0, tiers - 1 do ends = min(ends, states[input[first + 3 * t]][1]) end

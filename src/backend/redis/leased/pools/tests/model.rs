@@ -66,7 +66,7 @@ impl Store {
         let is_late = record.is_some_and(|(number, ..)| number >= ask.number);
         let lost = record.filter(|(number, _, end)| !is_late && *number > ask.known && now < *end);
         let lost = lost.map_or(0, |(_, units, _)| units);
-        let wanted = if is_late { 0 } else { ask.units().saturating_sub(lost) };
+        let wanted = if is_late { 0 } else { (ask.needed + ask.ahead).saturating_sub(lost) };
         let more = wanted.min(LIMIT - self.count);
         self.count += more;
         self.leased += more;
@@ -104,7 +104,7 @@ pub(super) fn leased(set: &ChargeSet, ask: &LeaseAsk, reply: &ChargeReply, asked
     let units = reply.admitted;
     let reply = LastReply::new(template, tag, reply);
     let (expires, headroom) = (reply.expiry(WINDOW, asked), reply.headroom());
-    Leased { version: ask.version, units, headroom, first_slot: 0, asked, expires, reply }
+    Leased { version: ask.version, units, headroom, asked, expires, reply }
 }
 
 /// An ask of an exchange that begins now.
@@ -381,7 +381,7 @@ impl Fleet {
     /// Whether messages are under way that bring units for an instance's pool.
     pub(super) fn brings_units(&self, instance: usize) -> bool {
         self.network.iter().any(|message| match message {
-            Message::Ask { instance: of, ask } => *of == instance && ask.units() > 0,
+            Message::Ask { instance: of, ask } => *of == instance && ask.needed + ask.ahead > 0,
             Message::Reply { instance: of, reply, .. } => *of == instance && reply.admitted > 0,
             Message::LateAsk { .. } | Message::Refund { .. } | Message::Decide { .. } => false,
         })
