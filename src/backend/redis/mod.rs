@@ -164,10 +164,10 @@ use crate::{error::BackendError, time::Timestamp};
 /// An instance that receives a cooldown applies its own policy and its own
 /// jitter, and never ends a cooldown early for it.
 ///
-/// An instance with a client has one more connection to receive cooldowns; one
-/// that only serves has none. If the server is unreachable, or denies publishing
-/// or subscribing, each instance applies only its own cooldowns, and logs that
-/// once. When it can subscribe again it reads what it has missed, as it does
+/// An instance with a client receives cooldowns over a connection that decides as
+/// well; one that only serves receives none. If the server is unreachable, or denies
+/// publishing or subscribing, each instance applies only its own cooldowns, and logs
+/// that once. When it can subscribe again it reads what it has missed, as it does
 /// every ten seconds in any case. A restart of the server loses the cooldowns
 /// that it keeps, not those that instances have received.
 ///

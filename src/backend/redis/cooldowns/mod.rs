@@ -1,10 +1,9 @@
 //! Shares cooldowns between instances through the store: [`Cooldowns`]. Sharing is best
-//! effort and in the background: no request waits for it. The background tasks
-//! start when they are first used.
+//! effort and in the background: no request waits for it.
 //!
 //! A cooldown is published for the instances that listen, and kept in a sorted
-//! set for those that come later. Instances that listen have a connection of
-//! their own for it.
+//! set for those that come later. Messages come over a connection that also carries
+//! decisions.
 //!
 //! Invariant: a shared cooldown only slows down. It never ends one early. The sorted set is
 //! read after each subscribing and for each new listener, so that nothing published before
@@ -14,17 +13,18 @@ mod message;
 mod outbox;
 
 use std::{
-    future::Future,
+    pin::pin,
     sync::{
-        Arc, Mutex, OnceLock, Weak,
+        Arc, Mutex, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
+use futures_util::future::select;
 use redis::{PushInfo, PushKind, Value};
 use tokio::{
-    sync::Notify,
+    sync::{Notify, broadcast},
     time::{Instant, sleep_until, timeout},
 };
 
@@ -34,12 +34,7 @@ use self::{
 };
 use super::{
     sync::lock,
-    transport::{
-        breaker::BreakerSettings,
-        connect::{Subscription, subscribe, within},
-        link::Link,
-        task_runtime::TaskRuntime,
-    },
+    transport::{breaker::BreakerSettings, link::Link},
     wire::{Call, PUBLISH_COOLDOWNS, READ_COOLDOWNS},
 };
 use crate::{
@@ -60,16 +55,9 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 /// Any lane's connection would do.
 const LANE: usize = 0;
 
-/// How often the subscription looks for listeners.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Every so many looks without a message it pings the server, which does not
-/// say when it hangs.
-const LOOKS_PER_PING: u32 = 5;
-
-/// Every so many it reads the sorted set: a node that left its cluster has no
-/// messages, and does not say so.
-const LOOKS_PER_READ: u32 = 10;
+/// How often the subscription is renewed and the sorted set is read, in case that a message was
+/// lost: a server that hangs, or a node that left its cluster, does not say so.
+const READ_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The cooldowns of this instance and of the others.
 pub(super) struct Cooldowns {
@@ -78,64 +66,44 @@ pub(super) struct Cooldowns {
     key: String,
     outbox: Mutex<Outbox>,
     listeners: Mutex<Vec<Weak<CooldownListener>>>,
-    publishing: Task,
-    receiving: Task,
-}
-
-/// A background task.
-#[derive(Default)]
-struct Task {
-    started: OnceLock<()>,
-    /// Notified when there is something to do.
-    due: Arc<Notify>,
-    has_failed: AtomicBool,
-}
-
-impl Task {
-    /// Notifies the task, which is started if it was not.
-    fn wake<F>(&self, runtime: &TaskRuntime, run: impl FnOnce(Arc<Notify>) -> F)
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        self.due.notify_one();
-        self.started.get_or_init(|| runtime.keep(run(Arc::clone(&self.due))));
-    }
-
-    /// Whether to log this result: each failure is logged once, until it works again.
-    fn logs(&self, error: Option<&BackendError>) -> bool {
-        self.has_failed.swap(error.is_some(), Ordering::AcqRel) != error.is_some()
-    }
+    /// Notified when a cooldown is to be published.
+    pending: Arc<Notify>,
+    /// Notified when a listener was added.
+    added: Arc<Notify>,
+    publishing_failed: AtomicBool,
+    receiving_failed: AtomicBool,
 }
 
 impl Cooldowns {
     pub(super) fn new(link: &Arc<Link>) -> Arc<Self> {
-        Arc::new(Self {
+        let own = Arc::new(Self {
             link: Arc::clone(link),
             key: format!("{}:cooldowns", link.settings.prefix),
             outbox: Mutex::default(),
             listeners: Mutex::default(),
-            publishing: Task::default(),
-            receiving: Task::default(),
-        })
+            pending: Arc::default(),
+            added: Arc::default(),
+            publishing_failed: AtomicBool::new(false),
+            receiving_failed: AtomicBool::new(false),
+        });
+        link.runtime.keep(publish_all(Arc::downgrade(&own), Arc::clone(&own.pending)));
+        link.runtime.keep(receive_all(Arc::downgrade(&own), Arc::clone(&own.added)));
+        own
     }
 
     /// Publishes a cooldown soon, unless the other instances know it.
-    pub(super) fn publish(self: &Arc<Self>, notice: &CooldownNotice<'_>) {
+    pub(super) fn publish(&self, notice: &CooldownNotice<'_>) {
         let Some(key) = key_of(notice) else { return };
         let now = Instant::now();
         if lock(&self.outbox).put(key, now + notice.time.min(MAX_COOLDOWN), now) {
-            self.publishing.wake(&self.link.runtime, |due| publish_all(Arc::downgrade(self), due));
+            self.pending.notify_one();
         }
     }
 
     /// Notifies a limiter of cooldowns from now on.
-    pub(super) fn subscribe(self: &Arc<Self>, listener: Weak<CooldownListener>) {
+    pub(super) fn subscribe(&self, listener: Weak<CooldownListener>) {
         lock(&self.listeners).push(listener);
-        if self.receiving.started.get().is_some() {
-            let own = Arc::clone(self);
-            self.link.runtime.spawn(async move { own.read().await });
-        }
-        self.receiving.wake(&self.link.runtime, |due| receive_all(Arc::downgrade(self), due));
+        self.added.notify_one();
     }
 
     /// Publishes a batch. Returns when to look again; `None` if nothing is
@@ -161,7 +129,7 @@ impl Cooldowns {
                 return Some(RETRY_INTERVAL);
             }
         };
-        if self.publishing.logs(error.as_ref()) {
+        if is_news(&self.publishing_failed, error.as_ref()) {
             log_cooldown_sharing(&settings.servers, error.as_ref());
         }
         Some(BATCH_INTERVAL)
@@ -187,29 +155,21 @@ impl Cooldowns {
         }
     }
 
-    /// Reads the sorted set. `false` if that is to be tried again.
-    async fn read(&self) -> bool {
-        match self.link.call(LANE, &Call::new(&READ_COOLDOWNS, [&*self.key], 1, b"")).await {
-            Ok(lines) => {
-                // Else the key holds something else, or may not be read.
-                if let Ok(lines) = redis::from_redis_value::<Vec<u8>>(lines) {
-                    self.pass_on(&String::from_utf8_lossy(&lines)).await;
-                }
-                true
-            }
-            Err(error) if is_permanent(&error) => {
-                self.report_receiving(Some(&error));
-                true
-            }
-            Err(_) => false,
+    /// Subscribes, and then reads the sorted set.
+    async fn receive_known(&self) -> Result<(), BackendError> {
+        self.link.subscribe(&self.key).await?;
+        let lines = self.link.call(LANE, &Call::new(&READ_COOLDOWNS, [&*self.key], 1, b"")).await?;
+        // Else the key holds something else, or may not be read.
+        if let Ok(lines) = redis::from_redis_value::<Vec<u8>>(lines) {
+            self.pass_on(&String::from_utf8_lossy(&lines)).await;
         }
+        Ok(())
     }
+}
 
-    fn report_receiving(&self, error: Option<&BackendError>) {
-        if self.receiving.logs(error) {
-            log_cooldown_subscription(&self.link.settings.servers, error);
-        }
-    }
+/// Whether to log this result: each failure is logged once, until it works again.
+fn is_news(has_failed: &AtomicBool, error: Option<&BackendError>) -> bool {
+    has_failed.swap(error.is_some(), Ordering::AcqRel) != error.is_some()
 }
 
 /// Whether retrying cannot fix the error.
@@ -229,7 +189,7 @@ async fn publish_all(cooldowns: Weak<Cooldowns>, due: Arc<Notify>) {
     }
 }
 
-/// Keeps a subscription open while there are listeners.
+/// Receives cooldowns while there are listeners.
 async fn receive_all(cooldowns: Weak<Cooldowns>, added: Arc<Notify>) {
     let mut failures = 0_u32;
     while let Some(own) = cooldowns.upgrade() {
@@ -238,48 +198,33 @@ async fn receive_all(cooldowns: Weak<Cooldowns>, added: Arc<Notify>) {
             added.notified().await;
             continue;
         }
-        let BreakerSettings { shortest, longest, .. } = own.link.settings.breaker;
-        let limit = own.link.settings.connect_timeout;
-        let opened = subscribe(&own.link.settings, own.link.nodes(), &own.key).await;
-        own.report_receiving(opened.as_ref().err().map(|failure| &failure.error));
-        drop(own);
-        if let Ok(subscription) = opened {
-            failures = 0;
-            receive(&cooldowns, subscription, limit).await;
+        let mut pushes = own.link.pushes.subscribe();
+        let (received, BreakerSettings { shortest, longest, .. }) =
+            (own.receive_known().await, own.link.settings.breaker);
+        if is_news(&own.receiving_failed, received.as_ref().err()) {
+            log_cooldown_subscription(&own.link.settings.servers, received.as_ref().err());
         }
-        // As between the breaker's probes.
-        sleep_until(Instant::now() + shorten(doubled(shortest, failures, longest))).await;
-        failures += 1;
+        drop(own);
+        // After a failure, as between the breaker's probes.
+        let next = if received.is_ok() { READ_INTERVAL } else { shorten(doubled(shortest, failures, longest)) };
+        failures = if received.is_ok() { 0 } else { failures + 1 };
+        let until_lost = pin!(receive(&cooldowns, &mut pushes));
+        let _ = timeout(next, select(until_lost, pin!(added.notified()))).await;
     }
 }
 
-/// Returns when the connection is lost, does not reply within `limit`, or no listener is left.
-async fn receive(cooldowns: &Weak<Cooldowns>, (mut connection, mut pushes): Subscription, limit: Duration) {
-    let (mut looks, mut is_read) = (0_u32, false);
-    while let Some(own) = cooldowns.upgrade().filter(|own| own.has_listeners()) {
-        is_read = is_read || own.read().await;
-        drop(own);
-        match timeout(LOOK_INTERVAL, pushes.recv()).await {
-            Ok(Some(PushInfo { kind: PushKind::Message, data })) => {
-                // The channel, and the message.
-                if let (Some(own), Some(Value::BulkString(message))) = (cooldowns.upgrade(), data.get(1))
-                    && let Some(lines) = lines(message, own.link.settings.database())
-                {
-                    own.pass_on(lines).await;
-                }
-            }
-            Ok(None | Some(PushInfo { kind: PushKind::Disconnection, .. })) => return,
-            Ok(Some(_)) => {}
-            Err(_) => {
-                looks = looks.wrapping_add(1);
-                is_read &= !looks.is_multiple_of(LOOKS_PER_READ);
-                let ping = redis::cmd("PING");
-                if looks.is_multiple_of(LOOKS_PER_PING)
-                    && within(limit, ping.query_async::<Value>(&mut connection)).await.is_err()
-                {
-                    return;
-                }
-            }
+/// Passes on messages. Returns when one was lost, as all are when a connection ends.
+async fn receive(cooldowns: &Weak<Cooldowns>, pushes: &mut broadcast::Receiver<PushInfo>) {
+    while let Ok(PushInfo { kind, data }) = pushes.recv().await {
+        if kind == PushKind::Disconnection {
+            return;
+        }
+        // The channel, and the message.
+        if let (PushKind::Message, Some(Value::BulkString(message))) = (kind, data.get(1))
+            && let Some(own) = cooldowns.upgrade()
+            && let Some(lines) = lines(message, own.link.settings.database())
+        {
+            own.pass_on(lines).await;
         }
     }
 }

@@ -7,11 +7,10 @@ use std::{future::Future, time::Duration};
 
 use redis::{
     Client, ConnectionAddr, ConnectionInfo, ErrorKind, PushInfo, RedisError, RedisResult, TlsMode,
-    aio::MultiplexedConnection,
     sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType},
 };
 use tokio::{
-    sync::mpsc::{UnboundedReceiver, unbounded_channel},
+    sync::broadcast,
     time::{Instant, timeout},
 };
 
@@ -25,15 +24,20 @@ use crate::backend::redis::{
     wire::DECIDE,
 };
 
-/// Connects to a server, loads the scripts, and runs one: it may not run any.
-pub(super) async fn open(settings: &Settings, server: &Server) -> Result<Connections, Failure> {
+/// Connects to a server, loads the scripts, and runs one: it may not run any. Its connections
+/// pass on what the server pushes.
+pub(super) async fn open(
+    settings: &Settings,
+    server: &Server,
+    pushes: &broadcast::Sender<PushInfo>,
+) -> Result<Connections, Failure> {
     within(longest(settings), async {
         let client = client_of(settings, server.info.as_ref()).await?;
         let count = if settings.is_cluster() { 1 } else { settings.connections.max(1) };
         let mut all = Vec::new();
         for _ in 0..count {
             let state = ConnectionState::new();
-            let config = settings.connection_config().set_push_sender(state.listen());
+            let config = settings.connection_config().set_push_sender(state.listen(pushes));
             let driver = client.get_multiplexed_async_connection_with_config(&config).await.map_err(login_error)?;
             all.push(Connection::new(driver, state));
         }
@@ -97,34 +101,6 @@ async fn primary(settings: &Settings) -> RedisResult<Client> {
         _ => client,
     };
     Ok(client)
-}
-
-/// A connection that has subscribed, and its push messages.
-pub(crate) type Subscription = (MultiplexedConnection, UnboundedReceiver<PushInfo>);
-
-/// Opens another connection to the first of the servers that accepts it, and subscribes to a
-/// channel.
-pub(crate) async fn subscribe(
-    settings: &Settings,
-    servers: Vec<Option<ConnectionInfo>>,
-    channel: &str,
-) -> Result<Subscription, Failure> {
-    let mut failure = None;
-    for server in servers {
-        let (sender, pushes) = unbounded_channel();
-        let config = settings.connection_config().set_push_sender(sender);
-        let subscribed = async {
-            let client = client_of(settings, server.as_ref()).await?;
-            let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-            connection.subscribe(channel).await?;
-            Ok(connection)
-        };
-        match within(longest(settings), subscribed).await {
-            Ok(connection) => return Ok((connection, pushes)),
-            Err(error) => failure = Some(error),
-        }
-    }
-    Err(failure.unwrap_or_else(|| not_connected(settings.connect_timeout)))
 }
 
 /// The longest time to connect to one server. Each sentinel may take as long.

@@ -10,8 +10,11 @@ mod upkeep;
 use std::{future::Future, pin::Pin, sync::Arc};
 
 use arc_swap::ArcSwap;
-use redis::{ConnectionInfo, Value};
-use tokio::{sync::Notify, time::Instant};
+use redis::{PushInfo, Value};
+use tokio::{
+    sync::{Notify, broadcast},
+    time::Instant,
+};
 
 use super::{
     breaker::CallPermit,
@@ -20,7 +23,7 @@ use super::{
     dataset::{DatasetId, DatasetWatch, take_check},
     failure::{Failure, at},
     server::{Connection, Server},
-    task_runtime::{Deadline, TaskRuntime},
+    task_runtime::{Deadline, TaskRuntime, late},
 };
 use crate::{
     backend::redis::{
@@ -32,6 +35,9 @@ use crate::{
     time::Timestamp,
 };
 
+/// How many pushes wait to be received. Of more, the first are lost.
+const MAX_PUSHES: usize = 64;
+
 /// How many redirects a call follows.
 const MAX_REDIRECTS: usize = 3;
 
@@ -42,6 +48,8 @@ pub(crate) struct Link {
     /// Notified when the owners of hash slots are to be asked for.
     is_outdated: Arc<Notify>,
     pub(crate) dataset: DatasetWatch,
+    /// What servers push: messages of channels, and that a connection has ended.
+    pub(crate) pushes: broadcast::Sender<PushInfo>,
     /// The deadline for a decision: its calls, and the callers that wait.
     pub(crate) deadline: Deadline,
     pub(crate) report: Arc<StoreReport>,
@@ -79,6 +87,7 @@ impl Link {
             topology: ArcSwap::default(),
             is_outdated: Arc::default(),
             dataset: DatasetWatch::new(&settings, &report),
+            pushes: broadcast::Sender::new(MAX_PUSHES),
             deadline: Deadline::new(settings.deadline, &runtime),
             report,
             origin: Instant::now(),
@@ -101,11 +110,15 @@ impl Link {
         self.topology.load().servers.values().any(|server| server.breaker.rejection().is_some())
     }
 
-    /// How to connect to each server, those first that are connected.
-    pub(crate) fn nodes(&self) -> Vec<Option<ConnectionInfo>> {
-        let topology = self.topology.load();
-        let (connected, others): (Vec<_>, Vec<_>) = topology.servers.values().partition(|server| server.is_connected());
-        connected.into_iter().chain(others).map(|server| server.info.clone()).collect()
+    /// Subscribes to a channel, on the server that has the key of its name. That ends with
+    /// the connection.
+    pub(crate) async fn subscribe(&self, channel: &str) -> Result<(), BackendError> {
+        let server = self.owner(|| slot_of(channel))?;
+        let subscribed = async {
+            let connection = server.ready(0).await?;
+            connection.subscribe(channel).await.map_err(|error| Failure::of(&error).error)
+        };
+        self.deadline.within(subscribed).await.unwrap_or_else(|| Err(late()))
     }
 
     /// Makes sure that the lane's connection is open. The server may have closed it

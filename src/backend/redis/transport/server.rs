@@ -17,7 +17,7 @@ use redis::{
     aio::{MultiplexedConnection, SendError},
 };
 use tokio::{
-    sync::{Notify, watch},
+    sync::{Notify, broadcast, watch},
     time::Instant,
 };
 
@@ -142,13 +142,18 @@ impl ConnectionState {
         Arc::new(Self { is_closed: AtomicBool::new(false), used: Mutex::new(Instant::now()) })
     }
 
-    /// What the driver tells it.
-    pub(super) fn listen(self: &Arc<Self>) -> impl Fn(PushInfo) -> Result<(), SendError> + Send + Sync + use<> {
-        let state = Arc::clone(self);
+    /// What the driver tells it, and all that receive `pushes`.
+    pub(super) fn listen(
+        self: &Arc<Self>,
+        pushes: &broadcast::Sender<PushInfo>,
+    ) -> impl Fn(PushInfo) -> Result<(), SendError> + Send + Sync + use<> {
+        let (state, pushes) = (Arc::clone(self), pushes.clone());
         move |push| {
             if push.kind == PushKind::Disconnection {
                 state.close();
             }
+            // An error where nothing receives them.
+            let _ = pushes.send(push);
             Ok(())
         }
     }
@@ -193,6 +198,10 @@ impl Connection {
 
     pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
         self.driver.clone().send_packed_command(command).await.and_then(Value::extract_error)
+    }
+
+    pub(super) async fn subscribe(&self, channel: &str) -> RedisResult<()> {
+        self.driver.clone().subscribe(channel).await
     }
 
     /// Sends a command; with `is_asking`, to a node that is only about to own its hash slot.

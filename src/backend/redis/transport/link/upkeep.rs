@@ -107,7 +107,7 @@ impl Link {
 
     /// Opens connections to a server, and checks its dataset before any of them is used.
     async fn open(&self, server: &Server) -> Result<(), Failure> {
-        let connections = open(&self.settings, server).await?;
+        let connections = open(&self.settings, server, &self.pushes).await?;
         if self.settings.is_cluster() {
             let topology = self.topology.load();
             let mut processes = topology.processes();
