@@ -15,8 +15,8 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{
-    executor::{Lanes, Operation},
-    plan::{Change, ChargeIndex, ChargeSet},
+    executor::{Lanes, UndoGuard},
+    plan::{ChargeIndex, ChargeSet},
 };
 use crate::{
     backend::{Outcome, OutcomeKind, TierState, TierStates},
@@ -31,11 +31,11 @@ const TOLERANCE: u64 = 2_000_000;
 /// How often slots are charged again for a later time.
 const MAX_ROUNDS: usize = 4;
 
-/// A charge set and its outcome. Undone when it is dropped.
+/// A charge set and its outcome, which is undone when it is dropped.
 struct SlotCharge {
     lanes: Arc<Lanes>,
     set: ChargeSet,
-    outcome: Option<(Result<Outcome, BackendError>, Between)>,
+    outcome: Option<(Result<(Outcome, UndoGuard), BackendError>, Between)>,
 }
 
 /// The times, in nanoseconds since the start, between which something was or will be.
@@ -47,7 +47,7 @@ struct Between {
 
 impl SlotCharge {
     fn decided(&self) -> Option<(&Outcome, Between)> {
-        self.outcome.as_ref().and_then(|(result, at)| Some((result.as_ref().ok()?, *at)))
+        self.outcome.as_ref().and_then(|(result, at)| Some((&result.as_ref().ok()?.0, *at)))
     }
 
     /// When it admits the request. A time that has passed by `now` is as good as that.
@@ -65,22 +65,6 @@ impl SlotCharge {
             self.outcome = Some((outcome, Between { earliest, latest: elapsed() }));
         }
         self
-    }
-
-    fn undo(&mut self) {
-        if let Some((Ok(outcome), _)) = self.outcome.take()
-            && let OutcomeKind::Admitted { wait } = outcome.answer
-            && !self.set.is_peek
-        {
-            let lane = self.lanes.of(&[], &self.set.hash_tag);
-            lane.push(Operation::Change(Change::undo(&self.set, &outcome, wait)));
-        }
-    }
-}
-
-impl Drop for SlotCharge {
-    fn drop(&mut self) {
-        self.undo();
     }
 }
 
@@ -106,14 +90,14 @@ pub(super) async fn charge_all(
         let mut is_agreed = true;
         for (slot, own) in slots.iter_mut().zip(admitted) {
             if needed > own.latest.saturating_add(TOLERANCE) {
-                slot.undo();
+                slot.outcome = None;
                 slot.set.not_before = wait.div_ceil(1_000);
                 is_agreed = false;
             }
         }
         if is_agreed {
             let outcome = admitted_outcome(&slots, &indexes, wait);
-            slots.iter_mut().for_each(|slot| slot.outcome = None);
+            slots.into_iter().filter_map(|slot| slot.outcome?.0.ok()).for_each(|(_, guard)| guard.disarm());
             return Ok(outcome);
         }
     }

@@ -139,7 +139,8 @@ impl Dispatcher {
             Ok(split) => split,
             Err(error) => return Decide::Now(Err(error)),
         };
-        sets.iter_mut().for_each(|set| set.is_peek = asking == Asking::Peek);
+        let is_partial = sets.len() > 1;
+        sets.iter_mut().for_each(|set| (set.is_peek, set.is_partial) = (asking == Asking::Peek, is_partial));
         if let Some(set) = sets.pop_if(|_| indexes.iter().all(|index| index.set == 0)) {
             let lane = self.lanes.of(request.charges, &set.hash_tag);
             let completion = lane.submit(Operation::Charge(set), key);
@@ -226,7 +227,8 @@ struct Caller {
 
 impl Caller {
     fn outcome(&self, completion: Result<Completion, BackendError>) -> Result<Outcome, BackendError> {
-        let outcome = self.dispatcher.lanes.outcome(completion, self.now)?;
+        let (outcome, guard) = self.dispatcher.lanes.outcome(completion, self.now)?;
+        guard.disarm();
         if let Some((key, generation)) = self.cache_key
             && let OutcomeKind::Rejected { retry_after: Some(retry_after) } = outcome.answer
         {

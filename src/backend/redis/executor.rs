@@ -51,7 +51,8 @@ pub(super) enum Completion {
 
 /// Undoes an admission when it is dropped: its caller may be gone by now. Units
 /// in flight are released, and a future reservation is refunded. A request that
-/// was admitted at once stays charged, as if it had been served.
+/// was admitted at once stays charged, as if it had been served, unless other hash slots
+/// may reject it.
 #[derive(Default)]
 pub(super) struct UndoGuard {
     changes: Vec<Change>,
@@ -152,7 +153,9 @@ impl ScriptExecutor {
             self.leases.add(CounterCharge::leases(set));
         }
         let changes = match wait {
-            0 => CounterCharge::leases(set).map(|lease| lease.change(ChangeOp::Release, set.now)).collect(),
+            0 if !set.is_partial => {
+                CounterCharge::leases(set).map(|lease| lease.change(ChangeOp::Release, set.now)).collect()
+            }
             _ => Change::undo(set, outcome, wait),
         };
         UndoGuard { changes, lane: self.lane.clone() }
@@ -249,20 +252,19 @@ impl Lanes {
     }
 
     /// Charges a set in its hash slot. `now` is the limiter's, in nanoseconds.
-    pub(super) async fn charge(&self, set: ChargeSet, now: u64) -> Result<Outcome, BackendError> {
+    pub(super) async fn charge(&self, set: ChargeSet, now: u64) -> Result<(Outcome, UndoGuard), BackendError> {
         let completion = self.of(&[], &set.hash_tag).submit(Operation::Charge(set), None).await;
         self.outcome(completion, now)
     }
 
-    /// The outcome for a caller that receives it now.
+    /// The outcome at `now`, and the guard over what it has charged.
     pub(super) fn outcome(
         &self,
         completion: Result<Completion, BackendError>,
         now: u64,
-    ) -> Result<Outcome, BackendError> {
+    ) -> Result<(Outcome, UndoGuard), BackendError> {
         let Completion::Charged(outcome, guard) = completion? else { return Err(malformed_reply()) };
-        guard.disarm();
-        Ok(if self.context.uses_limiter_time { since(outcome, now) } else { outcome })
+        Ok((if self.context.uses_limiter_time { since(outcome, now) } else { outcome }, guard))
     }
 }
 

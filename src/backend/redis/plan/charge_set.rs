@@ -45,6 +45,8 @@ pub(crate) struct ChargeSet {
     pub(crate) request_id: u64,
     /// Only asks: charges nothing, and there is nothing to undo.
     pub(crate) is_peek: bool,
+    /// The request is charged in other hash slots as well.
+    pub(crate) is_partial: bool,
     /// Where units are leased for a pool.
     pub(crate) lease: Option<LeaseAsk>,
 }
