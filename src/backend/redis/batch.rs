@@ -138,7 +138,7 @@ impl Group {
         };
         for charged in &mut self.sets {
             if let Some(ask) = &charged.set.lease {
-                charged.sent = ask.sent_at(executor.context.uses_limiter_time);
+                charged.sent = executor.pools.time.since(ask.asked);
             }
         }
         let sets = self.sets.iter().map(|charged| (&charged.set, charged.count));

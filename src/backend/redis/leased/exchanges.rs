@@ -43,9 +43,9 @@ impl Levels {
     /// Sends the exchange of a key that is dry. If others have not joined one lately, they
     /// do: their windows may have ended as well.
     pub(super) fn send(&self, (lane, set): &(usize, ChargeSet), ask: LeaseAsk) {
-        let uses_limiter_time = self.dispatcher.uses_limiter_time();
-        let joins_others = !uses_limiter_time && self.joins(Duration::from_nanos(ask.interval / JOINS));
-        let now = ask.sent_at(uses_limiter_time);
+        let joins_others =
+            !self.dispatcher.uses_limiter_time() && self.joins(Duration::from_nanos(ask.interval / JOINS));
+        let now = self.pools.time.since(ask.asked);
         self.pools.time.observe(now);
         let own = (*lane, ChargeSet { lease: Some(ask), ..set.clone() });
         let others = if joins_others { self.low() } else { Vec::new() };

@@ -34,7 +34,7 @@ use crate::{
     },
     error::BackendError,
     policy::charge::Charges,
-    time::{Timestamp, nanos},
+    time::Timestamp,
 };
 
 /// Decides requests at the level that each of their rules asks for.
@@ -173,12 +173,6 @@ impl Levels {
         drop(self.pools.kept_surplus());
         self.dispatcher.reset(charges, now)
     }
-
-    /// The limiter's time, which was `at` at the time `since`.
-    fn later(&self, (at, since): (u64, Instant)) -> u64 {
-        let passed = if self.dispatcher.uses_limiter_time() { 0 } else { nanos(since.elapsed()) };
-        at.saturating_add(passed)
-    }
 }
 
 impl Dry {
@@ -219,7 +213,7 @@ impl Dry {
         let (pool, units, _) = self.own.as_ref()?;
         while let Some(under_way) = exchange {
             under_way.ended().await;
-            let now = self.levels.later(self.asked);
+            let now = self.levels.pools.time.since(self.asked);
             let taken = self.levels.pools.take(*pool, 0, *units, now);
             let outcome = self.levels.taken(*pool, now, taken);
             if outcome.is_some() {
@@ -248,7 +242,7 @@ impl Dry {
 
     /// Gives back all units that the store may need to admit the request.
     async fn settle(&self) {
-        let now = Timestamp::from_nanos(self.levels.later(self.asked));
+        let now = Timestamp::from_nanos(self.levels.pools.time.since(self.asked));
         self.levels.settle(&self.related, now).await;
     }
 }

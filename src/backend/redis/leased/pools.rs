@@ -49,7 +49,7 @@ pub(crate) struct Pools {
     /// The prefix of all keys.
     prefix: String,
     pub(crate) instances: Instances,
-    pub(super) time: LimiterTime,
+    pub(crate) time: LimiterTime,
     /// The number of the last exchange.
     number: AtomicU64,
     /// Units that are given back with the next exchange, or before the store decides.
@@ -208,7 +208,7 @@ impl Pools {
     /// The store has leased units.
     pub(crate) fn add(&self, set: &ChargeSet, reply: &ChargeReply, sent: u64, lane: usize) {
         let Some(ask) = &set.lease else { return };
-        let now = ask.sent_at(self.time.decides);
+        let now = self.time.since(ask.asked);
         let (units, instances) = (reply.admitted, reply.when.unsigned_abs());
         self.instances.observe(instances);
         self.report.leased(units);
@@ -296,7 +296,7 @@ impl Pools {
 /// what has passed since. Where the limiter's clock decides, which a test may step, time
 /// passes only with requests.
 #[derive(Debug)]
-pub(super) struct LimiterTime {
+pub(crate) struct LimiterTime {
     /// The limiter's time in nanoseconds, and when it was that.
     last: Mutex<Option<(u64, Instant)>>,
     /// Whether it decides instead of the store's clock.
@@ -315,8 +315,12 @@ impl LimiterTime {
 
     /// `None` before the first request.
     fn now(&self) -> Option<u64> {
-        let (at, since) = (*lock(&self.last))?;
-        Some(if self.decides { at } else { at.saturating_add(nanos(since.elapsed())) })
+        (*lock(&self.last)).map(|last| self.since(last))
+    }
+
+    /// The limiter's time, in nanoseconds, which was `at` at another time.
+    pub(crate) fn since(&self, (at, time): (u64, Instant)) -> u64 {
+        if self.decides { at } else { at.saturating_add(nanos(time.elapsed())) }
     }
 }
 

@@ -81,12 +81,6 @@ pub(crate) struct LeaseAsk {
 }
 
 impl LeaseAsk {
-    /// When the store was asked at the earliest, on the limiter's clock.
-    pub(crate) fn sent_at(&self, uses_limiter_time: bool) -> u64 {
-        let waited = if uses_limiter_time { 0 } else { nanos(self.asked.1.elapsed()) };
-        self.asked.0.saturating_add(waited)
-    }
-
     /// For how many microseconds an instance counts that has asked.
     pub(crate) fn lately(&self) -> u64 {
         micros(LEASE.max(self.interval.saturating_mul(2)))
