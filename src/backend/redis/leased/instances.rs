@@ -3,13 +3,7 @@
 //!
 //! Invariant: while no reply arrives, the number stays.
 
-use std::{
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Mutex, time::Duration};
 
 use tokio::time::Instant;
 
@@ -19,32 +13,27 @@ use crate::backend::redis::sync::lock;
 /// instances.
 pub(super) const KEPT: Duration = Duration::from_secs(10);
 
+/// The largest number in the time before, and in the present one, which began then.
 #[derive(Debug)]
-pub(crate) struct Instances {
-    most: AtomicU64,
-    /// The largest number since a time.
-    recent: Mutex<(u64, Instant)>,
-}
+pub(crate) struct Instances(Mutex<(u64, u64, Instant)>);
 
 impl Instances {
     pub(crate) fn new() -> Self {
-        Self { most: AtomicU64::new(1), recent: Mutex::new((1, Instant::now())) }
+        Self(Mutex::new((1, 1, Instant::now())))
     }
 
     /// The largest number of instances that used a counter lately; at least 1.
     pub(crate) fn get(&self) -> u64 {
-        self.most.load(Ordering::Relaxed)
+        let (before, recent, _) = *lock(&self.0);
+        before.max(recent)
     }
 
     /// The store has seen so many instances use a counter.
     pub(crate) fn observe(&self, instances: u64) {
-        let (recent, since) = &mut *lock(&self.recent);
-        *recent = instances.max(*recent);
+        let (before, recent, since) = &mut *lock(&self.0);
         if since.elapsed() >= KEPT {
-            self.most.store(*recent, Ordering::Relaxed);
-            (*recent, *since) = (1, Instant::now());
-        } else {
-            self.most.fetch_max(*recent, Ordering::Relaxed);
+            (*before, *recent, *since) = (*recent, 1, Instant::now());
         }
+        *recent = instances.max(*recent);
     }
 }
