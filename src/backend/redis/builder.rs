@@ -164,14 +164,15 @@ impl RedisBuilder {
     /// Trusts only this root certificate (PEM), instead of Mozilla's.
     #[cfg(feature = "tls")]
     pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.servers.root_certificate = Some(pem.into());
+        self.servers.certificates().root_cert = Some(pem.into());
         self
     }
 
     /// Authenticates with this certificate and key (both PEM).
     #[cfg(feature = "tls")]
     pub fn client_certificate(mut self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
-        self.servers.client_certificate = Some((certificate.into(), key.into()));
+        let client = redis::ClientTlsConfig { client_cert: certificate.into(), client_key: key.into() };
+        self.servers.certificates().client_tls = Some(client);
         self
     }
 
@@ -234,7 +235,7 @@ impl RedisBuilder {
         let settings = Settings {
             servers: self.servers.servers()?,
             #[cfg(feature = "tls")]
-            certificates: self.servers.certificates(),
+            certificates: self.servers.certificates,
             ..self.settings
         };
         settings.check()?;

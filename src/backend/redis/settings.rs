@@ -146,9 +146,7 @@ pub(crate) struct ServerConfig {
     pub(crate) password: Option<String>,
     pub(crate) database: Option<u32>,
     #[cfg(feature = "tls")]
-    pub(crate) root_certificate: Option<Vec<u8>>,
-    #[cfg(feature = "tls")]
-    pub(crate) client_certificate: Option<(Vec<u8>, Vec<u8>)>,
+    pub(crate) certificates: Option<redis::TlsCertificates>,
 }
 
 impl ServerConfig {
@@ -209,26 +207,23 @@ impl ServerConfig {
     }
 
     #[cfg(feature = "tls")]
-    pub(crate) fn certificates(&self) -> Option<redis::TlsCertificates> {
-        let client_tls = self.client_certificate.clone();
-        let client_tls = client_tls.map(|(client_cert, client_key)| redis::ClientTlsConfig { client_cert, client_key });
-        let root_cert = self.root_certificate.clone();
-        (client_tls.is_some() || root_cert.is_some()).then_some(redis::TlsCertificates { client_tls, root_cert })
+    pub(crate) fn certificates(&mut self) -> &mut redis::TlsCertificates {
+        self.certificates.get_or_insert(redis::TlsCertificates { client_tls: None, root_cert: None })
     }
 
     #[cfg(feature = "tls")]
     fn with_certificates(&self, info: ConnectionInfo) -> Result<ConnectionInfo, ConfigError> {
         let invalid = |reason| ConfigError::new("certificate", reason);
-        let Some(certificates) = self.certificates() else { return Ok(info) };
-        let client = self.client_certificate.iter().flat_map(|(certificate, key)| [certificate, key]);
+        let Some(certificates) = &self.certificates else { return Ok(info) };
+        let client = certificates.client_tls.iter().flat_map(|client| [&client.client_cert, &client.client_key]);
         let is_pem = |pem: &Vec<u8>| pem.windows(11).any(|part| part == b"-----BEGIN ");
-        if !self.root_certificate.iter().chain(client).all(is_pem) {
+        if !certificates.root_cert.iter().chain(client).all(is_pem) {
             return Err(invalid("not a certificate and key in PEM"));
         }
         if !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
             return Err(invalid("is of use with `rediss://` only"));
         }
-        redis::Client::build_with_tls(info, certificates)
+        redis::Client::build_with_tls(info, certificates.clone())
             .map(|client| client.get_connection_info().clone())
             .map_err(|_| invalid("not a certificate and key in PEM"))
     }
