@@ -120,17 +120,17 @@ impl<E: Executor> Lane<E> {
             (change(&mut queue), queue.starts_call())
         };
         if starts {
-            self.runtime.spawn(execute_batches(RunningCall {
+            self.runtime.spawn(execute_batch(RunningCall {
                 lane: Arc::clone(self),
                 has_started: false,
-                is_sending: false,
+                is_sending: true,
             }));
         }
         changed
     }
 }
 
-/// A call. However it ends, by a result or a panic, the next one starts.
+/// A call of one batch. However it ends, by a result or a panic, the next one starts.
 pub(crate) struct RunningCall<E: Executor> {
     lane: Arc<Lane<E>>,
     /// False if its runtime has ended before: then none would run.
@@ -170,23 +170,11 @@ impl<E: Executor> Drop for RunningCall<E> {
     }
 }
 
-/// Executes the queue's first batch, and what was queued meanwhile, until the queue is
-/// empty.
-async fn execute_batches<E: Executor>(mut call: RunningCall<E>) {
+/// Executes the queue's first batch.
+async fn execute_batch<E: Executor>(mut call: RunningCall<E>) {
     call.has_started = true;
     let lane = Arc::clone(&call.lane);
-    loop {
-        call.is_sending = true;
-        let batch = lock(&lane.queue).next_batch();
-        execute(&lane, batch, &mut call).await;
-        call.sent();
-        if !lock(&lane.queue).continues_call() {
-            return;
-        }
-    }
-}
-
-async fn execute<E: Executor>(lane: &Lane<E>, batch: Vec<QueuedItem<E::Item, E::Output>>, call: &mut RunningCall<E>) {
+    let batch = lock(&lane.queue).next_batch();
     if batch.is_empty() {
         return;
     }
@@ -199,7 +187,7 @@ async fn execute<E: Executor>(lane: &Lane<E>, batch: Vec<QueuedItem<E::Item, E::
         (queued.item, callers.len() - first)
     };
     let items = batch.into_iter().map(item).collect();
-    let mut executed = pin!(lane.executor.execute(items, call));
+    let mut executed = pin!(lane.executor.execute(items, &mut call));
     let mut results = loop {
         match lane.deadline.until(lane.next_end(&callers), &mut executed).await {
             Some(results) => break results.into_iter(),

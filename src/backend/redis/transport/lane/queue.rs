@@ -133,7 +133,7 @@ impl<I, O> LaneQueue<I, O> {
     /// Whether another call is to start: there is something to send, and nothing to wait
     /// for. It counts from now on, and takes its batch when it runs.
     pub(super) fn starts_call(&mut self) -> bool {
-        let starts = self.calls < self.limits.max_calls.max(1) && self.may_send();
+        let starts = self.calls < self.limits.max_calls.max(1) && !self.is_sending && !self.items.is_empty();
         if starts {
             self.calls += 1;
             self.is_sending = true;
@@ -141,23 +141,12 @@ impl<I, O> LaneQueue<I, O> {
         starts
     }
 
-    /// Whether a call that has ended is to send another batch.
-    pub(super) fn continues_call(&mut self) -> bool {
-        let continues = self.may_send();
-        self.is_sending |= continues;
-        continues
-    }
-
-    fn may_send(&self) -> bool {
-        !self.is_sending && !self.items.is_empty()
-    }
-
     /// A batch has been sent.
     pub(super) fn on_sent(&mut self) {
         self.is_sending = false;
     }
 
-    /// A call sends no further batch.
+    /// A call has ended.
     pub(super) fn end_call(&mut self) {
         self.calls -= 1;
     }
