@@ -3,7 +3,7 @@
 //!
 //! Invariant: the driver resends nothing, so its retries and reconnects are not used.
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use redis::{
     Client, ConnectionAddr, ConnectionInfo, ErrorKind, PushInfo, RedisError, RedisResult, TlsMode,
@@ -17,7 +17,7 @@ use tokio::{
 use super::{
     dataset::run_id,
     failure::Failure,
-    server::{Connection, ConnectionState, Connections, Server},
+    server::{Connection, Connections, Server},
 };
 use crate::backend::redis::{
     settings::{Deployment, Servers, Settings},
@@ -36,10 +36,8 @@ pub(super) async fn open(
         let count = if settings.is_cluster() { 1 } else { settings.connections.max(1) };
         let mut all = Vec::new();
         for _ in 0..count {
-            let state = ConnectionState::new();
-            let config = settings.connection_config().set_push_sender(state.listen(pushes));
-            let driver = client.get_multiplexed_async_connection_with_config(&config).await.map_err(login_error)?;
-            all.push(Connection::new(driver, state));
+            let opened = Connection::open(&client, settings.connection_config(), pushes).await;
+            all.push(Arc::new(opened.map_err(login_error)?));
         }
         let first = &all[0];
         let mut load = redis::cmd("SCRIPT");

@@ -13,7 +13,8 @@ use std::{
 };
 
 use redis::{
-    Cmd, ConnectionInfo, ErrorKind, PushInfo, PushKind, RedisResult, ServerErrorKind, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, PushInfo, PushKind, RedisResult, ServerErrorKind,
+    Value,
     aio::{MultiplexedConnection, SendError},
 };
 use tokio::{
@@ -45,7 +46,7 @@ pub(crate) struct Server {
 
 /// Connections that were opened together, one for each lane or shared by several.
 pub(crate) struct Connections {
-    pub(super) all: Vec<Connection>,
+    pub(super) all: Vec<Arc<Connection>>,
     /// Names the process of the server: a restart or a failover changes it. `None` without
     /// a cluster, or without the right to run `INFO`.
     pub(super) process: Option<String>,
@@ -53,15 +54,10 @@ pub(crate) struct Connections {
 }
 
 /// One connection.
-#[derive(Clone)]
 pub(crate) struct Connection {
     driver: MultiplexedConnection,
-    state: Arc<ConnectionState>,
-}
-
-/// What is known of a connection, to the driver as well.
-pub(super) struct ConnectionState {
-    is_closed: AtomicBool,
+    /// Set when the driver tells it.
+    is_closed: Arc<AtomicBool>,
     used: Mutex<Instant>,
 }
 
@@ -73,7 +69,7 @@ impl Server {
 
     /// An open connection of the lane. If there is none, one is opened, and this waits for
     /// it unless the circuit breaker opens. One that was idle is checked, in case its end has not been told.
-    pub(super) async fn ready(&self, lane: usize) -> Result<Connection, BackendError> {
+    pub(super) async fn ready(&self, lane: usize) -> Result<Arc<Connection>, BackendError> {
         let mut connections = self.connections.subscribe();
         loop {
             let _ = self.breaker.permit()?;
@@ -93,13 +89,13 @@ impl Server {
         self.connections.borrow().clone()
     }
 
-    pub(super) fn first_connection(&self) -> Option<Connection> {
+    pub(super) fn first_connection(&self) -> Option<Arc<Connection>> {
         self.connections()?.all.first().cloned()
     }
 
     /// Whether all its connections are open.
     pub(super) fn is_connected(&self) -> bool {
-        self.connections().is_some_and(|present| present.all.iter().all(Connection::is_open))
+        self.connections().is_some_and(|present| present.all.iter().all(|connection| connection.is_open()))
     }
 
     /// When connections may be opened next, in place of those that have ended.
@@ -132,56 +128,46 @@ impl Drop for Server {
 }
 
 impl Connections {
-    fn of_lane(&self, lane: usize) -> Option<Connection> {
+    fn of_lane(&self, lane: usize) -> Option<Arc<Connection>> {
         self.all.get(lane % self.all.len().max(1)).filter(|connection| connection.is_open()).cloned()
     }
 }
 
-impl ConnectionState {
-    pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { is_closed: AtomicBool::new(false), used: Mutex::new(Instant::now()) })
-    }
-
-    /// What the driver tells it, and all that receive `pushes`.
-    pub(super) fn listen(
-        self: &Arc<Self>,
+impl Connection {
+    /// Opens a connection. It passes on what the server pushes.
+    pub(super) async fn open(
+        client: &Client,
+        config: AsyncConnectionConfig,
         pushes: &broadcast::Sender<PushInfo>,
-    ) -> impl Fn(PushInfo) -> Result<(), SendError> + Send + Sync + use<> {
-        let (state, pushes) = (Arc::clone(self), pushes.clone());
-        move |push| {
+    ) -> RedisResult<Self> {
+        let is_closed = Arc::new(AtomicBool::new(false));
+        let (closed, pushes) = (Arc::clone(&is_closed), pushes.clone());
+        let listen = move |push: PushInfo| {
             if push.kind == PushKind::Disconnection {
-                state.close();
+                closed.store(true, Ordering::Release);
             }
             // An error where nothing receives them.
             let _ = pushes.send(push);
-            Ok(())
-        }
-    }
-
-    fn close(&self) {
-        self.is_closed.store(true, Ordering::Release);
-    }
-}
-
-impl Connection {
-    pub(super) fn new(driver: MultiplexedConnection, state: Arc<ConnectionState>) -> Self {
-        Self { driver, state }
+            Ok::<_, SendError>(())
+        };
+        let driver = client.get_multiplexed_async_connection_with_config(&config.set_push_sender(listen)).await?;
+        Ok(Self { driver, is_closed, used: Mutex::new(Instant::now()) })
     }
 
     fn is_open(&self) -> bool {
-        !self.state.is_closed.load(Ordering::Acquire)
+        !self.is_closed.load(Ordering::Acquire)
     }
 
     /// Whether it may be used, at once or after a check.
     async fn is_ready(&self) -> bool {
-        if lock(&self.state.used).elapsed() >= IDLE
+        if lock(&self.used).elapsed() >= IDLE
             && let Err(error) = self.send(&redis::cmd("PING")).await
             && Failure::of(&error).is_lost()
         {
-            self.state.close();
+            self.is_closed.store(true, Ordering::Release);
             return false;
         }
-        *lock(&self.state.used) = Instant::now();
+        *lock(&self.used) = Instant::now();
         true
     }
 
