@@ -167,7 +167,7 @@ impl Dispatcher {
         };
         let forget = |set: &ChargeSet| {
             let lane = self.lanes.of(charges, &set.hash_tag);
-            lane.submit(Operation::Change(Change::forget(set)), None)
+            lane.submit(Operation::Change(Change::forget(set), None), None)
         };
         let forgotten: Vec<_> = sets.iter().map(forget).collect();
         let dispatcher = Arc::clone(self);
@@ -200,7 +200,7 @@ impl Dispatcher {
         for tag in tags {
             let lane = self.lanes.of(std::slice::from_ref(&first), &tag);
             if let Some(receipt) = receipt.clone().only(|charge| context.hash_tag(charge) == tag) {
-                lane.push(Operation::ChangeReceipt { receipt, op, now });
+                lane.executor.change(receipt, op, now);
             }
         }
     }
@@ -274,7 +274,7 @@ async fn renew_leases(dispatcher: Weak<Dispatcher>, every: Duration) {
             let mut renewals = lane.executor.leases.renewals();
             while !renewals.is_empty() && dispatcher.link.rejection().is_none() {
                 let rest = renewals.split_off(renewals.len().min(MAX_RENEWALS));
-                lane.push(Operation::Change(std::mem::replace(&mut renewals, rest)));
+                lane.push(Operation::Change(std::mem::replace(&mut renewals, rest), None));
             }
         }
     }

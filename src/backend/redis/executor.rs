@@ -32,14 +32,9 @@ use crate::{
 /// What is submitted to a lane.
 pub(super) enum Operation {
     Charge(ChargeSet),
-    ChangeReceipt {
-        receipt: Receipt,
-        op: ReceiptOp,
-        now: Timestamp,
-    },
-    /// Changes without a receipt, in one hash slot: of leases, of charge sets that are
-    /// undone, of counters that are forgotten.
-    Change(Vec<Change>),
+    /// Changes in one hash slot; if they are of a receipt, with what ends when they have been
+    /// made.
+    Change(Vec<Change>, Option<Arc<ClaimMove>>),
 }
 
 /// The result of an operation.
@@ -68,22 +63,22 @@ impl UndoGuard {
 
 impl Drop for UndoGuard {
     fn drop(&mut self) {
-        push(&self.lane, std::mem::take(&mut self.changes));
+        push(&self.lane, std::mem::take(&mut self.changes), None);
     }
 }
 
-fn push(lane: &Weak<Lane<ScriptExecutor>>, changes: Vec<Change>) {
+fn push(lane: &Weak<Lane<ScriptExecutor>>, changes: Vec<Change>, moved: Option<Arc<ClaimMove>>) {
     if !changes.is_empty()
         && let Some(lane) = lane.upgrade()
     {
-        lane.push(Operation::Change(changes));
+        lane.push(Operation::Change(changes, moved));
     }
 }
 
 /// Changes of receipts whose claims another change is moving: where a claim is, only the
 /// reply to that tells. They are queued again once it has ended, and hold no call until
 /// then.
-type ParkedChanges = Mutex<Vec<(Weak<Lane<ScriptExecutor>>, Operation)>>;
+type ParkedChanges = Mutex<Vec<(Weak<Lane<ScriptExecutor>>, Receipt, ReceiptOp, Timestamp)>>;
 
 /// A change that is moving the claims of a receipt. Dropping it ends that, with or without
 /// a reply, and queues what was parked.
@@ -97,9 +92,9 @@ impl Drop for ClaimMove {
     fn drop(&mut self) {
         self.moving = None;
         let parked = std::mem::take(&mut *lock(&self.parked));
-        for (lane, operation) in parked {
+        for (lane, receipt, op, now) in parked {
             if let Some(lane) = lane.upgrade() {
-                lane.push(operation);
+                lane.executor.change(receipt, op, now);
             }
         }
     }
@@ -121,25 +116,19 @@ pub(super) struct ScriptExecutor {
 }
 
 impl ScriptExecutor {
-    /// The changes that an operation makes of a receipt, and what ends when they have been
-    /// made. No changes if there is nothing to change, or if it is parked.
-    pub(super) fn changes_of(
-        &self,
-        receipt: Receipt,
-        (op, now): (ReceiptOp, Timestamp),
-    ) -> (Vec<Change>, Option<ClaimMove>) {
-        if !op.moves_claims() {
-            return (Change::of_receipt(&self.context, &receipt, op, now), None);
+    /// Sends the changes that an operation makes of a receipt, or parks it.
+    pub(super) fn change(&self, receipt: Receipt, op: ReceiptOp, now: Timestamp) {
+        let mut moved = None;
+        if op.moves_claims() {
+            // Locked, so that a change that ends meanwhile finds what is parked.
+            let mut parked = lock(&self.parked);
+            let Some(moving) = receipt.start_moving() else {
+                return parked.push((self.lane.clone(), receipt, op, now));
+            };
+            let (receipt, parked) = (receipt.clone(), Arc::clone(&self.parked));
+            moved = Some(Arc::new(ClaimMove { receipt, moving: Some(moving), parked }));
         }
-        // Locked, so that a change that ends meanwhile finds what is parked.
-        let mut parked = lock(&self.parked);
-        let Some(moving) = receipt.start_moving() else {
-            parked.push((self.lane.clone(), Operation::ChangeReceipt { receipt, op, now }));
-            return (Vec::new(), None);
-        };
-        drop(parked);
-        let changes = Change::of_receipt(&self.context, &receipt, op, now);
-        (changes, Some(ClaimMove { receipt, moving: Some(moving), parked: Arc::clone(&self.parked) }))
+        push(&self.lane, Change::of_receipt(&self.context, &receipt, op, now), moved);
     }
 
     /// The guard over what an admission holds: units in flight, and its

@@ -133,7 +133,7 @@ impl Levels {
     /// The changes that give units back, each with the index of its lane.
     fn changes(&self, surplus: &[ReturnedUnits], now: Timestamp) -> impl Iterator<Item = (usize, Operation)> {
         let now = self.dispatcher.uses_limiter_time().then(|| micros(now.as_nanos()));
-        surplus.iter().map(move |surplus| (surplus.reply.template.lane, Operation::Change(surplus.changes(now))))
+        surplus.iter().map(move |surplus| (surplus.reply.template.lane, Operation::Change(surplus.changes(now), None)))
     }
 
     /// Gives back all units, and waits until the store has them.
