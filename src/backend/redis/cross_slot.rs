@@ -11,12 +11,11 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{
     executor::{Lanes, UndoGuard},
-    plan::{ChargeIndex, ChargeSet},
+    plan::ChargeSet,
 };
 use crate::{
     backend::{Outcome, OutcomeKind, TierState, TierStates},
@@ -68,14 +67,8 @@ impl SlotCharge {
     }
 }
 
-/// Charges all sets of one request. `indexes` says in which set each charge is;
-/// `now` is the limiter's, in nanoseconds.
-pub(super) async fn charge_all(
-    lanes: Arc<Lanes>,
-    sets: Vec<ChargeSet>,
-    indexes: Vec<ChargeIndex>,
-    now: u64,
-) -> Result<Outcome, BackendError> {
+/// Charges all sets of one request. `now` is the limiter's, in nanoseconds.
+pub(super) async fn charge_all(lanes: Arc<Lanes>, sets: Vec<ChargeSet>, now: u64) -> Result<Outcome, BackendError> {
     let start = Instant::now();
     // A clock that is stepped by hand stands still meanwhile.
     let elapsed = || if lanes.context.uses_limiter_time { 0 } else { nanos(start.elapsed()) };
@@ -96,31 +89,28 @@ pub(super) async fn charge_all(
             }
         }
         if is_agreed {
-            let outcome = admitted_outcome(&slots, &indexes, wait);
+            let outcome = admitted_outcome(&slots, wait);
             slots.into_iter().filter_map(|slot| slot.outcome?.0.ok()).for_each(|(_, guard)| guard.disarm());
             return Ok(outcome);
         }
     }
-    rejected_outcome(slots, &indexes)
+    rejected_outcome(slots)
 }
 
-/// The status of all tiers, in the order of the charges.
-fn tiers(
-    slots: &[SlotCharge],
-    indexes: &[ChargeIndex],
-    status: impl Fn(&Outcome, &TierState) -> TierState,
-) -> TierStates {
-    let mut rest: Vec<_> = slots.iter().map(|slot| slot.decided().map(|(own, _)| (own, own.tiers.iter()))).collect();
-    let mut tiers = SmallVec::new();
-    for index in indexes {
-        if let Some((outcome, own)) = &mut rest[index.set] {
-            tiers.extend(own.take(index.tiers).map(|tier| status(outcome, tier)));
+/// The status of all tiers, in the order of the request.
+fn tiers(slots: &[SlotCharge], status: impl Fn(&Outcome, &TierState) -> TierState) -> TierStates {
+    let mut all = Vec::new();
+    for slot in slots {
+        if let Some((outcome, _)) = slot.decided() {
+            let own = slot.set.tiers.iter().zip(&outcome.tiers);
+            all.extend(own.map(|(tier, state)| (tier.index, status(outcome, state))));
         }
     }
-    tiers
+    all.sort_unstable_by_key(|(index, _)| *index);
+    all.into_iter().map(|(_, state)| state).collect()
 }
 
-fn admitted_outcome(slots: &[SlotCharge], indexes: &[ChargeIndex], wait: u64) -> Outcome {
+fn admitted_outcome(slots: &[SlotCharge], wait: u64) -> Outcome {
     let decided_at = slots.first().and_then(|slot| slot.decided()?.0.decided_at);
     let in_common_time = |outcome: &Outcome, tier: &TierState| {
         let Some(first) = decided_at else { return *tier };
@@ -130,16 +120,11 @@ fn admitted_outcome(slots: &[SlotCharge], indexes: &[ChargeIndex], wait: u64) ->
         let ahead = decided.saturating_add(own).cast_signed().wrapping_sub(first.saturating_add(wait).cast_signed());
         TierState { ahead, reset: tier.reset.saturating_add(wait).saturating_sub(own), ..*tier }
     };
-    Outcome {
-        answer: OutcomeKind::Admitted { wait },
-        tiers: tiers(slots, indexes, in_common_time),
-        decided_at,
-        later: 0,
-    }
+    Outcome { answer: OutcomeKind::Admitted { wait }, tiers: tiers(slots, in_common_time), decided_at, later: 0 }
 }
 
 /// The first error, or the rejection of all slots together.
-fn rejected_outcome(mut slots: Vec<SlotCharge>, indexes: &[ChargeIndex]) -> Result<Outcome, BackendError> {
+fn rejected_outcome(mut slots: Vec<SlotCharge>) -> Result<Outcome, BackendError> {
     let is_failed = |slot: &&mut SlotCharge| matches!(slot.outcome, Some((Err(_), _)));
     if let Some((Err(error), _)) = slots.iter_mut().find(is_failed).and_then(|slot| slot.outcome.take()) {
         return Err(error);
@@ -163,5 +148,5 @@ fn rejected_outcome(mut slots: Vec<SlotCharge>, indexes: &[ChargeIndex]) -> Resu
         _ => OutcomeKind::Rejected { retry_after: Some(after) },
     };
     let decided_at = slots.first().and_then(|slot| slot.decided()?.0.decided_at);
-    Ok(Outcome { answer, tiers: tiers(&slots, indexes, |_, tier| *tier), decided_at, later: 0 })
+    Ok(Outcome { answer, tiers: tiers(&slots, |_, tier| *tier), decided_at, later: 0 })
 }

@@ -93,7 +93,7 @@ impl Dispatcher {
     /// What one request is charged, and the index of its lane. `None` if its charges are in
     /// several hash slots.
     pub(super) fn charge_set(&self, request: &Request<'_>) -> Option<(usize, ChargeSet)> {
-        let (mut sets, _) = ChargeSet::split(&self.lanes.context, request, 0).ok()?;
+        let mut sets = ChargeSet::split(&self.lanes.context, request, 0).ok()?;
         let set = sets.pop().filter(|_| sets.is_empty())?;
         Some((self.lanes.index_of(request.charges, &set.hash_tag), set))
     }
@@ -135,19 +135,19 @@ impl Dispatcher {
             return Decide::Later(Box::pin(async move { caller.outcome(coalesced.await) }));
         }
         let request_id = self.next_request_id.fetch_add(1, Ordering::Relaxed);
-        let (mut sets, indexes) = match ChargeSet::split(context, request, request_id) {
-            Ok(split) => split,
+        let mut sets = match ChargeSet::split(context, request, request_id) {
+            Ok(sets) => sets,
             Err(error) => return Decide::Now(Err(error)),
         };
         let is_partial = sets.len() > 1;
         sets.iter_mut().for_each(|set| (set.is_peek, set.is_partial) = (asking == Asking::Peek, is_partial));
-        if let Some(set) = sets.pop_if(|_| indexes.iter().all(|index| index.set == 0)) {
+        if let Some(set) = sets.pop_if(|_| !is_partial) {
             let lane = self.lanes.of(request.charges, &set.hash_tag);
             let completion = lane.submit(Operation::Charge(set), key);
             return Decide::Later(Box::pin(async move { caller.outcome(completion.await) }));
         }
         let (lanes, link) = (Arc::clone(&self.lanes), Arc::clone(&self.link));
-        let charged = async move { link.deadline.within(charge_all(lanes, sets, indexes, now)).await };
+        let charged = async move { link.deadline.within(charge_all(lanes, sets, now)).await };
         Decide::Later(Box::pin(async move { charged.await.unwrap_or_else(|| Err(late())) }))
     }
 
@@ -162,7 +162,7 @@ impl Dispatcher {
         let rejection = self.link.rejection();
         let split = rejection.map_or_else(|| ChargeSet::split(&self.lanes.context, &request, 0), Err);
         let sets = match split {
-            Ok((sets, _)) => sets,
+            Ok(sets) => sets,
             Err(error) => return Box::pin(ready(Err(error))),
         };
         let forget = |set: &ChargeSet| {

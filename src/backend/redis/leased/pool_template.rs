@@ -76,6 +76,7 @@ impl PoolTemplate {
             // Told only to requests that the store decides.
             counter: Fingerprint::NONE,
             definition: tier.definition,
+            index: 0,
         };
         ChargeSet {
             hash_tag: if self.is_cluster { tag.to_owned() } else { String::new() },

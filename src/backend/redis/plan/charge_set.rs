@@ -99,34 +99,28 @@ pub(crate) struct TierCharge {
     /// The counter in this process, to report when a concurrency limit is full.
     pub(crate) counter: Fingerprint,
     pub(crate) definition: Definition,
-}
-
-/// Which charge set a charge of the request is in, and how many tiers it has.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ChargeIndex {
-    pub(crate) set: usize,
-    pub(crate) tiers: usize,
+    /// Its index among all tiers of the request.
+    pub(crate) index: usize,
 }
 
 impl ChargeSet {
-    /// The charge sets of one request, one for each hash slot, and the index of
-    /// every charge in them.
+    /// The charge sets of one request, one for each hash slot.
     pub(crate) fn split(
         context: &PlanContext,
         request: &Request<'_>,
         request_id: u64,
-    ) -> Result<(Vec<Self>, Vec<ChargeIndex>), BackendError> {
+    ) -> Result<Vec<Self>, BackendError> {
         let tiers: usize = request.charges.iter().map(|charge| charge.tiers().len()).sum();
         if tiers > MAX_TIERS {
             let reason = format!("a request is charged {tiers} tiers at once, more than {MAX_TIERS}");
             return Err(BackendError::new(BackendErrorKind::Unsupported, reason));
         }
-        let (mut sets, mut indexes) = (Vec::<Self>::new(), Vec::new());
+        let (mut sets, mut index) = (Vec::<Self>::new(), 0);
         let max_wait = micros(nanos(request.max_wait));
         for charge in request.charges {
             context.record_wait(max_wait.min(micros(charge.max_wait)));
             let hash_tag = context.hash_tag(charge);
-            let index = sets.iter().position(|set| set.hash_tag == hash_tag).unwrap_or_else(|| {
+            let set = sets.iter().position(|set| set.hash_tag == hash_tag).unwrap_or_else(|| {
                 sets.push(Self {
                     hash_tag,
                     tiers: Vec::with_capacity(1),
@@ -137,20 +131,17 @@ impl ChargeSet {
                 });
                 sets.len() - 1
             });
-            indexes.push(ChargeIndex { set: index, tiers: charge.tiers().len() });
-            sets[index].add(context, charge);
+            for tier in charge.tiers() {
+                sets[set].tiers.push(TierCharge {
+                    key: counter_key(&context.prefix, charge, tier),
+                    counter: charge.key.tier(tier.salt),
+                    definition: Definition::new(context, charge, tier, charge.cost),
+                    index,
+                });
+                index += 1;
+            }
         }
-        Ok((sets, indexes))
-    }
-
-    fn add(&mut self, context: &PlanContext, charge: &Charge<'_>) {
-        for tier in charge.tiers() {
-            self.tiers.push(TierCharge {
-                key: counter_key(&context.prefix, charge, tier),
-                counter: charge.key.tier(tier.salt),
-                definition: Definition::new(context, charge, tier, charge.cost),
-            });
-        }
+        Ok(sets)
     }
 
     /// The key that records what was leased. `None` where units do not end with a window:

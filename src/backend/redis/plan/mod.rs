@@ -12,7 +12,7 @@ mod key;
 
 pub(crate) use self::{
     change::{Change, ChangeOp, CounterCharge, ReceiptOp},
-    charge_set::{ChargeIndex, ChargeSet, LEASE, LeaseAsk, TierCharge},
+    charge_set::{ChargeSet, LEASE, LeaseAsk, TierCharge},
     definition::{Definition, Kind, PlanContext},
     fixed_point::{Span, micros},
     key::{HashTag, RESERVED, RESERVED_IN_TAG, around_tag, percent_encode},

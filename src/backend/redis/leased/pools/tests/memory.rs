@@ -20,7 +20,7 @@ fn bytes_of_key(units: u64) -> u64 {
                 assert!(own.take(pool, 1, 1, WINDOW).is_none());
                 assert!(own.take(pool, 1, 1, WINDOW).is_none());
                 let Begun::Ask((_, lease)) = own.want(pool, (1, 1), WINDOW) else { panic!("it does not ask") };
-                let set = ChargeSet::split(&context, request, 1).unwrap().0.pop().unwrap();
+                let set = ChargeSet::split(&context, request, 1).unwrap().pop().unwrap();
                 let set = ChargeSet { lease: Some(lease), ..set };
                 let reply =
                     ChargeReply { now: 1, admitted: units, when: 1, delaying: 0, tiers: smallvec![[1_000, 1, 1]] };

@@ -36,7 +36,7 @@ pub(super) struct NoGuard;
 pub(super) fn charge_set(algorithm: Algorithm) -> ChargeSet {
     let quota = Quota::new(LIMIT, Duration::from_nanos(WINDOW)).algorithm(algorithm);
     let policy = policy(quota, Consistency::Leased, Duration::from_nanos(INTERVAL));
-    request(&policy, (1, 0), |request, _| ChargeSet::split(&context(true), request, 1).unwrap().0.pop().unwrap())
+    request(&policy, (1, 0), |request, _| ChargeSet::split(&context(true), request, 1).unwrap().pop().unwrap())
 }
 
 /// A fixed window, naively. Its clock is ahead of the instances' by `ahead`.

@@ -14,7 +14,7 @@ fn charge_set_of(context: &PlanContext, policy: &CompiledPolicy, descriptor: &De
         let request = Request::new(enforced, Timestamp::from_nanos(WINDOW), Duration::ZERO);
         ChargeSet::split(context, &request, 0).unwrap()
     };
-    let (mut sets, _) = policy.resolve(descriptor, split);
+    let mut sets = policy.resolve(descriptor, split);
     assert_eq!(sets.len(), 1);
     sets.pop().unwrap()
 }

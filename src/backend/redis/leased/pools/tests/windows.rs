@@ -11,7 +11,7 @@ fn charge_set_of_both() -> ChargeSet {
     let window = |length| Quota::new(LIMIT, Duration::from_nanos(length)).algorithm(Algorithm::FixedWindow);
     let rule = Rule::new("both").tier(window(WINDOW)).tier(window(LONGER)).consistency(Consistency::Leased);
     let policy = CompiledPolicy::new(Policy::new().rule(rule)).unwrap();
-    request(&policy, (1, 0), |request, _| ChargeSet::split(&context(true), request, 1).unwrap().0.pop().unwrap())
+    request(&policy, (1, 0), |request, _| ChargeSet::split(&context(true), request, 1).unwrap().pop().unwrap())
 }
 
 /// Asks for units at `now`, when both windows begin.
