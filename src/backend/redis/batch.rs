@@ -40,13 +40,13 @@ impl Executor for ScriptExecutor {
         let requests = batch.iter().map(|(_, count)| count).sum();
         let ready = self.link.ready(self.index).await;
         // What it releases is not renewed any more, also if it is not sent.
-        let mut groups = groups(self, batch);
+        let groups = groups(self, batch);
         if let Err(error) = ready {
             return (0..requests).map(|_| Err(error.clone())).collect();
         }
         // The first call checks the dataset if that is due.
         let mut check = if groups.is_empty() { None } else { self.link.dataset_check() };
-        let calls: Vec<_> = groups.iter_mut().map(|group| group.encode(self, check.take().as_ref())).collect();
+        let calls: Vec<_> = groups.iter().map(|group| group.encode(self, check.take().as_ref())).collect();
         let replies = join_all(calls.iter().map(|call| self.link.call(self.index, call)));
         let replies = running.send(replies).await;
         let mut results: Vec<_> = (0..requests).map(|_| None).collect();
@@ -80,8 +80,6 @@ struct Charged {
     set: ChargeSet,
     count: usize,
     first: usize,
-    /// When leased units were asked for, on the limiter's clock: before the store decides.
-    sent: u64,
 }
 
 /// What the calls do that are sent at the same time.
@@ -91,7 +89,7 @@ fn groups(executor: &ScriptExecutor, batch: Vec<(Operation, usize)>) -> Vec<Grou
         match operation {
             Operation::Charge(set) => {
                 let group = with_room(&mut groups, &set.hash_tag, set.now, encode::max_keys(&set));
-                group.sets.push(Charged { set, count, first, sent: 0 });
+                group.sets.push(Charged { set, count, first });
             }
             Operation::Change(mut changes, moving) => {
                 executor.leases.update(&mut changes);
@@ -127,18 +125,13 @@ fn with_room<'g>(groups: &'g mut Vec<Group>, hash_tag: &str, now: Option<u64>, k
 }
 
 impl Group {
-    fn encode(&mut self, executor: &ScriptExecutor, check: Option<&DatasetCheck>) -> Call {
+    fn encode(&self, executor: &ScriptExecutor, check: Option<&DatasetCheck>) -> Call {
         let head = CallHead {
             now: self.now,
             instance: executor.instance,
             latest: executor.link.dataset.latest_time(),
             prefix: &executor.context.prefix,
         };
-        for charged in &mut self.sets {
-            if let Some(ask) = &charged.set.lease {
-                charged.sent = executor.pools.time.since(ask.asked);
-            }
-        }
         let sets = self.sets.iter().map(|charged| (&charged.set, charged.count));
         encode::call(self.changes(), sets, head, check)
     }
@@ -187,10 +180,10 @@ impl Changed {
 
 impl Charged {
     fn complete(self, executor: &ScriptExecutor, reply: Result<ChargeReply, BackendError>, results: &mut Results) {
-        let Self { set, count, first, sent } = self;
+        let Self { set, count, first } = self;
         if set.lease.is_some() {
             if let Ok(reply) = reply {
-                executor.pools.add(&set, &reply, sent, executor.index);
+                executor.pools.add(&set, &reply, executor.index);
             }
             return;
         }

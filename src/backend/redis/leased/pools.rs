@@ -49,7 +49,7 @@ pub(crate) struct Pools {
     /// The prefix of all keys.
     prefix: String,
     pub(crate) instances: Instances,
-    pub(crate) time: LimiterTime,
+    pub(super) time: LimiterTime,
     /// The number of the last exchange.
     number: AtomicU64,
     /// Units that are given back with the next exchange, or before the store decides.
@@ -206,9 +206,10 @@ impl Pools {
     }
 
     /// The store has leased units.
-    pub(crate) fn add(&self, set: &ChargeSet, reply: &ChargeReply, sent: u64, lane: usize) {
+    pub(crate) fn add(&self, set: &ChargeSet, reply: &ChargeReply, lane: usize) {
         let Some(ask) = &set.lease else { return };
-        let now = self.time.since(ask.asked);
+        // Counted from before the store was asked.
+        let (asked, now) = (ask.asked.0, self.time.since(ask.asked));
         let (units, instances) = (reply.admitted, reply.when.unsigned_abs());
         self.instances.observe(instances);
         self.report.leased(units);
@@ -218,8 +219,8 @@ impl Pools {
             version: ask.version,
             units,
             headroom: last_reply.headroom() / instances.max(1),
-            asked: sent,
-            expires: last_reply.expiry(ask.lasts(), sent),
+            asked,
+            expires: last_reply.expiry(ask.lasts(), asked),
             reply: last_reply,
         };
         self.keep(self.table.with(ask.pool, |own| own.add(leased, now)).flatten());
@@ -296,11 +297,11 @@ impl Pools {
 /// what has passed since. Where the limiter's clock decides, which a test may step, time
 /// passes only with requests.
 #[derive(Debug)]
-pub(crate) struct LimiterTime {
+pub(super) struct LimiterTime {
     /// The limiter's time in nanoseconds, and when it was that.
     last: Mutex<Option<(u64, Instant)>>,
     /// Whether it decides instead of the store's clock.
-    decides: bool,
+    pub(super) decides: bool,
 }
 
 impl LimiterTime {
@@ -319,7 +320,7 @@ impl LimiterTime {
     }
 
     /// The limiter's time, in nanoseconds, which was `at` at another time.
-    pub(crate) fn since(&self, (at, time): (u64, Instant)) -> u64 {
+    pub(super) fn since(&self, (at, time): (u64, Instant)) -> u64 {
         if self.decides { at } else { at.saturating_add(nanos(time.elapsed())) }
     }
 }

@@ -24,7 +24,7 @@ fn bytes_of_key(units: u64) -> u64 {
                 let set = ChargeSet { lease: Some(lease), ..set };
                 let reply =
                     ChargeReply { now: 1, admitted: units, when: 1, delaying: 0, tiers: smallvec![[1_000, 1, 1]] };
-                own.add(&set, &reply, WINDOW, 0);
+                own.add(&set, &reply, 0);
                 assert_eq!(own.take(pool, 1, 1, WINDOW).is_some(), units > 0);
             });
         }
