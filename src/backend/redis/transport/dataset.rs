@@ -7,7 +7,6 @@
 
 use std::{
     collections::BTreeMap,
-    hash::{BuildHasher, Hasher, RandomState},
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicU64, Ordering},
@@ -20,6 +19,7 @@ use tokio::time::Instant;
 
 use crate::{
     backend::redis::{settings::Settings, sync::lock, wire::DatasetCheck},
+    jitter::draw,
     observe::StoreReport,
     time::Timestamp,
 };
@@ -131,7 +131,10 @@ impl DatasetWatch {
 
     /// A check for a call.
     pub(super) fn check(&self) -> DatasetCheck {
-        DatasetCheck { key: self.key.clone(), id: random_id() }
+        DatasetCheck {
+            key: self.key.clone(),
+            id: format!("{:032x}", u128::from(draw(u64::MAX)) << 64 | u128::from(draw(u64::MAX))),
+        }
     }
 
     /// Whether it is to be checked by the call that is about to be sent.
@@ -178,12 +181,6 @@ fn parse(reply: &str) -> Option<DatasetId> {
     let [before, seen, now] = times[..] else { return None };
     let latest = if seen.saturating_sub(now) > TOLERANCE { seen } else { 0 };
     Some(DatasetId { id: Some(id.into()), seen: Some((before, seen)), latest, processes: BTreeMap::new() })
-}
-
-/// An id for a dataset that has none.
-fn random_id() -> String {
-    let random = || RandomState::new().build_hasher().finish();
-    format!("{:016x}{:016x}", random(), random())
 }
 
 /// The id of the server process, from the reply of `INFO server`.
