@@ -86,10 +86,6 @@ impl Dispatcher {
         can_coalesce(request) && is_final(request) && is_cached(coalesce_key(request.charges))
     }
 
-    pub(super) fn uses_limiter_time(&self) -> bool {
-        self.lanes.context.uses_limiter_time
-    }
-
     /// What one request is charged, and the index of its lane. `None` if its charges are in
     /// several hash slots.
     pub(super) fn charge_set(&self, request: &Request<'_>) -> Option<(usize, ChargeSet)> {

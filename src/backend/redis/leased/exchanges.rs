@@ -35,7 +35,7 @@ const JOINS: u64 = 8;
 impl Levels {
     /// Gives back what is not used, from now on.
     pub(super) fn keep_sweeping(self: &Arc<Self>) {
-        if !self.dispatcher.uses_limiter_time() {
+        if !self.pools.time.decides {
             self.dispatcher.link.runtime.keep(sweep(Arc::downgrade(self)));
         }
     }
@@ -43,8 +43,7 @@ impl Levels {
     /// Sends the exchange of a key that is dry. If others have not joined one lately, they
     /// do: their windows may have ended as well.
     pub(super) fn send(&self, (lane, set): &(usize, ChargeSet), ask: LeaseAsk) {
-        let joins_others =
-            !self.dispatcher.uses_limiter_time() && self.joins(Duration::from_nanos(ask.interval / JOINS));
+        let joins_others = !self.pools.time.decides && self.joins(Duration::from_nanos(ask.interval / JOINS));
         let now = self.pools.time.since(ask.asked);
         self.pools.time.observe(now);
         let own = (*lane, ChargeSet { lease: Some(ask), ..set.clone() });
@@ -66,7 +65,7 @@ impl Levels {
     /// limiter's clock decides, that of this key at once. `now` is the limiter's time.
     pub(super) fn ask_later(self: &Arc<Self>, pool: PoolKey, now: u64) {
         self.pools.time.observe(now);
-        match self.dispatcher.uses_limiter_time() {
+        match self.pools.time.decides {
             true => self.send_all(Timestamp::from_nanos(now), self.pools.want_more(Some(pool.key)).into_iter()),
             false => self.schedule_at(self.end_of_interval(pool.interval)),
         }
@@ -132,7 +131,7 @@ impl Levels {
 
     /// The changes that give units back, each with the index of its lane.
     fn changes(&self, surplus: &[ReturnedUnits], now: Timestamp) -> impl Iterator<Item = (usize, Operation)> {
-        let now = self.dispatcher.uses_limiter_time().then(|| micros(now.as_nanos()));
+        let now = self.pools.time.decides.then(|| micros(now.as_nanos()));
         surplus.iter().map(move |surplus| (surplus.reply.template.lane, Operation::Change(surplus.changes(now), None)))
     }
 

@@ -192,7 +192,8 @@ impl Dry {
                 return;
             }
             for (acquire, is_last) in [(first, false), (again, true)] {
-                self.settle().await;
+                let now = Timestamp::from_nanos(self.levels.pools.time.since(self.asked));
+                self.levels.settle(&self.related, now).await;
                 outcome = wait_for(acquire).await;
                 let is_rejected = outcome.as_ref().is_ok_and(|outcome| !outcome.is_admitted());
                 if is_last || !is_rejected || !self.levels.pools.may_admit(&self.related) {
@@ -238,12 +239,6 @@ impl Dry {
             }
             Begun::Decide => None,
         }
-    }
-
-    /// Gives back all units that the store may need to admit the request.
-    async fn settle(&self) {
-        let now = Timestamp::from_nanos(self.levels.pools.time.since(self.asked));
-        self.levels.settle(&self.related, now).await;
     }
 }
 
