@@ -218,7 +218,7 @@ impl Lanes {
                     parked: Arc::clone(&parked),
                     lane: lane.clone(),
                 };
-                Lane::new(executor, limits, link.deadline.clone(), Arc::clone(&link.runtime))
+                Lane::new(executor, limits, link.deadline.clone())
             })
         };
         let count = if link.settings.is_cluster() { LANES } else { link.settings.connections.max(1) };

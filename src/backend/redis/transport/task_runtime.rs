@@ -66,7 +66,7 @@ impl TaskRuntime {
 #[derive(Clone)]
 pub(crate) struct Deadline {
     limit: Duration,
-    runtime: Arc<TaskRuntime>,
+    pub(super) runtime: Arc<TaskRuntime>,
 }
 
 impl Deadline {

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 pub(crate) use self::queue::LaneLimits;
 use self::queue::{Caller, LaneQueue, QueuedItem, ResultReceiver};
-use super::task_runtime::{Deadline, TaskRuntime, late};
+use super::task_runtime::{Deadline, late};
 use crate::{backend::redis::sync::lock, error::BackendError};
 
 /// Carries out items, many in one call. Its output may be dropped instead of
@@ -48,13 +48,12 @@ pub(crate) struct Lane<E: Executor> {
     pub(crate) executor: E,
     /// For the time in the queue and the call together.
     deadline: Deadline,
-    runtime: Arc<TaskRuntime>,
     queue: Mutex<LaneQueue<E::Item, E::Output>>,
 }
 
 impl<E: Executor> Lane<E> {
-    pub(crate) fn new(executor: E, limits: LaneLimits, deadline: Deadline, runtime: Arc<TaskRuntime>) -> Self {
-        Self { executor, deadline, runtime, queue: Mutex::new(LaneQueue::new(limits)) }
+    pub(crate) fn new(executor: E, limits: LaneLimits, deadline: Deadline) -> Self {
+        Self { executor, deadline, queue: Mutex::new(LaneQueue::new(limits)) }
     }
 
     /// Submits an item, and waits for its result until the deadline. Nothing is
@@ -120,7 +119,7 @@ impl<E: Executor> Lane<E> {
             (change(&mut queue), queue.starts_call())
         };
         if starts {
-            self.runtime.spawn(execute_batch(RunningCall {
+            self.deadline.runtime.spawn(execute_batch(RunningCall {
                 lane: Arc::clone(self),
                 has_started: false,
                 is_sending: true,

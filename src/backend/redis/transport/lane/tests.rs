@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::error::BackendErrorKind;
+use crate::{backend::redis::transport::task_runtime::TaskRuntime, error::BackendErrorKind};
 
 const DEADLINE: Duration = Duration::from_millis(50);
 
@@ -97,7 +97,7 @@ fn lane(permits: usize, limits: LaneLimits) -> Tested {
 
 fn lane_with<E: Executor>(executor: E, limits: LaneLimits, deadline: Duration) -> Arc<Lane<E>> {
     let runtime = Arc::new(TaskRuntime::current());
-    Arc::new(Lane::new(executor, limits, Deadline::new(deadline, &runtime), runtime))
+    Arc::new(Lane::new(executor, limits, Deadline::new(deadline, &runtime)))
 }
 
 /// A deadline that the test does not reach.
