@@ -97,29 +97,24 @@ impl PoolTemplate {
     }
 }
 
-/// How many templates are kept before unused ones are looked for.
-const LEAST_KEPT: usize = 64;
-
 /// Templates, of which equal ones are kept once.
 #[derive(Debug, Default)]
-pub(crate) struct Templates {
-    pub(super) all: HashSet<Arc<PoolTemplate>, RandomState>,
-    /// How many there may be before unused ones are dropped, where that is more than the least.
-    most: usize,
-}
+pub(crate) struct Templates(HashSet<Arc<PoolTemplate>, RandomState>);
 
 impl Templates {
     /// The one that is kept of all that equal this one.
     fn of(&mut self, own: PoolTemplate) -> Arc<PoolTemplate> {
-        if let Some(known) = self.all.get(&own) {
+        if let Some(known) = self.0.get(&own) {
             return Arc::clone(known);
         }
-        if self.all.len() >= self.most.max(LEAST_KEPT) {
-            self.all.retain(|value| Arc::strong_count(value) > 1);
-            self.most = 2 * self.all.len();
-        }
         let own = Arc::new(own);
-        self.all.insert(Arc::clone(&own));
+        self.0.insert(Arc::clone(&own));
         own
+    }
+
+    /// Drops those that no pool has. Returns how many are left.
+    pub(super) fn drop_unused(&mut self) -> usize {
+        self.0.retain(|template| Arc::strong_count(template) > 1);
+        self.0.len()
     }
 }

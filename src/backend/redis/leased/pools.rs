@@ -89,7 +89,7 @@ impl Pools {
             of_charge: Mutex::default(),
             prefix: prefix.to_owned(),
             instances: Instances::new(),
-            time: LimiterTime::new(uses_limiter_time),
+            time: LimiterTime { last: Mutex::default(), decides: uses_limiter_time },
             number: AtomicU64::new(0),
             surplus: Mutex::default(),
             report: Arc::clone(report),
@@ -231,6 +231,7 @@ impl Pools {
     pub(super) fn sweep(&self, idle: u64) {
         let Some(now) = self.time.now() else { return };
         self.table.for_each(|_, pool| self.keep(pool.sweep(now, idle)));
+        lock(&self.templates).drop_unused();
         lock(&self.of_charge).retain(|_, pools| {
             pools.retain(|key| self.may_admit(&[*key]));
             !pools.is_empty()
@@ -305,10 +306,6 @@ pub(super) struct LimiterTime {
 }
 
 impl LimiterTime {
-    fn new(decides: bool) -> Self {
-        Self { last: Mutex::default(), decides }
-    }
-
     /// The limiter's clock is at `now`, in nanoseconds.
     pub(super) fn observe(&self, now: u64) {
         *lock(&self.last) = Some((now, Instant::now()));
