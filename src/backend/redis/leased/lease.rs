@@ -131,21 +131,20 @@ impl Lease {
     }
 
     /// Brings the later units forward where a request of `cost` units needs them. Returns
-    /// what has expired.
+    /// the earlier ones if they have expired. The later ones may have as well: the next turn,
+    /// or a sweep, returns those.
     #[cold]
     pub(super) fn turn(&mut self, cost: u64, now: u64) -> Option<ReturnedUnits> {
-        let mut surplus = None;
         if now >= self.expires {
-            surplus = self.give_back(u64::from(self.units), now);
+            let surplus = self.give_back(u64::from(self.units), now);
             (self.units, self.expires) = (mem::take(&mut self.next_units), self.next_expires);
-            if self.units > 0 && now >= self.expires {
-                surplus = self.give_back(u64::MAX, now).map(|later| later.with(surplus));
-            }
-        } else if u64::from(self.units) < cost && self.next_units > 0 {
+            return surplus;
+        }
+        if u64::from(self.units) < cost && self.next_units > 0 {
             self.expires = if self.units == 0 { self.next_expires } else { self.expires.min(self.next_expires) };
             self.units = self.units.saturating_add(mem::take(&mut self.next_units));
         }
-        surplus
+        None
     }
 
     /// Up to so many units, the later ones last, to be given back.
@@ -193,15 +192,6 @@ pub(crate) struct ReturnedUnits {
 }
 
 impl ReturnedUnits {
-    /// Together with what expired before.
-    fn with(mut self, earlier: Option<Self>) -> Self {
-        if let Some(earlier) = earlier {
-            // What is void cannot be given back with the others.
-            self.units += if earlier.is_void == self.is_void { earlier.units } else { 0 };
-        }
-        self
-    }
-
     /// The changes that give them back.
     pub(crate) fn changes(&self, now: Option<u64>) -> Vec<Change> {
         if self.is_void { Vec::new() } else { self.reply.refunds(self.units, now) }

@@ -44,7 +44,7 @@ const PLENTY: u64 = 4;
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     /// Names the policy that units are leased under.
-    version: u64,
+    pub(super) version: u64,
     demand: Demand,
     /// When an exchange last brought nothing.
     empty: Moment,
@@ -254,14 +254,12 @@ impl Pool {
         if let Some(exchange) = &self.exchange {
             exchange.on_reply(leased.units);
         }
-        if leased.version != self.version {
+        // Where the reply was late, its units are not mixed with those of a later window.
+        if leased.version != self.version || leased.units > 0 && now >= leased.expires {
             return Lease::new(leased).give_back(u64::MAX, now);
         }
         if leased.units == 0 {
             self.empty = Moment::of(now);
-        } else if now >= leased.expires {
-            // The reply was late. Its units are not mixed with those of a later window.
-            return Lease::new(leased).give_back(u64::MAX, now);
         }
         let mut surplus = None;
         if self.lease.as_ref().is_some_and(|lease| lease.level() > 0 && lease.has_expired(now)) {
@@ -320,10 +318,6 @@ impl Pool {
     /// The reply that its units are from.
     pub(super) fn last_reply(&self) -> Option<&LastReply> {
         self.lease.as_ref().map(|lease| &lease.reply)
-    }
-
-    pub(super) fn version(&self) -> u64 {
-        self.version
     }
 }
 

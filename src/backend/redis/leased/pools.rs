@@ -173,7 +173,7 @@ impl Pools {
         let under_way = UnderWay { pools: Weak::clone(&self.own), key, exchange: Arc::clone(&exchange) };
         let ask = LeaseAsk {
             pool: key,
-            version: pool.version(),
+            version: pool.version,
             needed,
             ahead,
             asked: (now, Instant::now()),

@@ -112,7 +112,7 @@ pub(super) fn begin(pool: &mut Pool, now: u64, (number, needed, ahead): (u64, u6
     let exchange = pool.begin(number, needed);
     let ask = LeaseAsk {
         pool: Fingerprint::from_u128(1),
-        version: pool.version(),
+        version: pool.version,
         needed,
         ahead,
         asked: (now, Instant::now()),
