@@ -7,9 +7,14 @@
 use std::{
     error::Error,
     fmt,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
+
+use tokio::time::Instant;
 
 use super::{
     facade::{metrics, tracing},
@@ -28,6 +33,8 @@ pub(crate) struct StoreReport {
     out_of_memory: LogLimiter,
     /// The circuit breakers that are not closed: a cluster has one for each node.
     open: AtomicUsize,
+    /// The start of the time by which events are limited: the first one.
+    origin: OnceLock<Instant>,
 }
 
 impl StoreReport {
@@ -50,9 +57,9 @@ impl StoreReport {
 
     /// The circuit breaker opened after `failures` consecutive failures. A failed
     /// probe is one.
-    pub(crate) fn opened(&self, cause: &BackendError, failures: u64, now: Timestamp) {
+    pub(crate) fn opened(&self, cause: &BackendError, failures: u64) {
         self.transition("open", true);
-        if let Some(suppressed) = self.openings.allow(now) {
+        if let Some(suppressed) = self.openings.allow(self.now()) {
             let why = cause.source().map_or_else(|| cause.to_string(), ToString::to_string);
             let plural = if failures == 1 { "" } else { "s" };
             tracing::warn!(
@@ -76,6 +83,10 @@ impl StoreReport {
         tracing::info!(after_ms = after.as_millis(), "redis circuit breaker closed; redis decides again");
     }
 
+    fn now(&self) -> Timestamp {
+        Timestamp::UNIX_EPOCH.saturating_add(self.origin.get_or_init(Instant::now).elapsed())
+    }
+
     fn transition(&self, to: &'static str, open: bool) {
         metrics::counter!("rate_limiting.backend.transitions", "to" => to).increment(1);
         self.show(open);
@@ -88,16 +99,16 @@ impl StoreReport {
     }
 
     /// The store lost counters, or may have lost some.
-    pub(crate) fn memory_lost(&self, what: &str, now: Timestamp) {
+    pub(crate) fn memory_lost(&self, what: &str) {
         metrics::counter!("rate_limiting.backend.memory_lost").increment(1);
-        if let Some(suppressed) = self.losses.allow(now) {
+        if let Some(suppressed) = self.losses.allow(self.now()) {
             tracing::warn!(what, suppressed, "redis lost counters; the quotas of these keys are full again");
         }
     }
 
     /// The store has no memory left for more counters.
-    pub(crate) fn out_of_memory(&self, now: Timestamp) {
-        if let Some(suppressed) = self.out_of_memory.allow(now) {
+    pub(crate) fn out_of_memory(&self) {
+        if let Some(suppressed) = self.out_of_memory.allow(self.now()) {
             tracing::warn!(
                 suppressed,
                 "redis is out of memory, perhaps by a flood of invented tenants; rules that count them fall back to the \

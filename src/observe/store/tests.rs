@@ -10,10 +10,10 @@ fn every_event_is_counted() {
         let report = StoreReport::default();
         report.starts(false);
         assert!(lines().contains("rate_limiting_backend_open 0"));
-        report.opened(&BackendError::unavailable("gone"), 1, Timestamp::UNIX_EPOCH);
+        report.opened(&BackendError::unavailable("gone"), 1);
         assert!(lines().contains("rate_limiting_backend_open 1"));
         report.half_opened();
-        report.opened(&BackendError::unavailable("gone"), 1, Timestamp::UNIX_EPOCH);
+        report.opened(&BackendError::unavailable("gone"), 1);
         report.half_opened();
         report.closed(Duration::from_secs(1));
         assert!(lines().contains("rate_limiting_backend_open 0"));
@@ -21,7 +21,7 @@ fn every_event_is_counted() {
             let line = format!("rate_limiting_backend_transitions{{to=\"{to}\"}} {count}");
             assert!(lines().contains(&line), "{line} in {}", lines());
         }
-        report.memory_lost("emptied", Timestamp::UNIX_EPOCH);
+        report.memory_lost("emptied");
         assert!(lines().contains("rate_limiting_backend_memory_lost 1"));
         report.called(Duration::from_millis(250));
         assert!(lines().contains("rate_limiting_backend_call_duration_sum 0.25"), "{}", lines());

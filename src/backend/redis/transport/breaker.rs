@@ -85,8 +85,6 @@ struct State {
     since: Instant,
     /// The last opening, for operators.
     opened_at: Timestamp,
-    /// The start of the time by which log events are limited.
-    origin: Instant,
 }
 
 /// A connection that lasted for so many of the shortest delays was not lost at once.
@@ -114,7 +112,6 @@ impl Breaker {
             probe_at: now,
             since: now,
             opened_at: SystemClock::new().now(),
-            origin: now,
         };
         Self { changes, state: Mutex::new(state), settings, report }
     }
@@ -206,10 +203,9 @@ impl Breaker {
         state.probe_at = Instant::now() + shorten(state.step);
         state.step = state.step.saturating_mul(2).min(self.settings.longest);
         state.rejection = rejection_of(cause, state.opened_at);
-        let log_time = Timestamp::UNIX_EPOCH.saturating_add(state.origin.elapsed());
         let failures = u64::from(state.failures);
         drop(state);
-        self.report.opened(cause, failures, log_time);
+        self.report.opened(cause, failures);
     }
 
     fn is_closed(&self) -> bool {

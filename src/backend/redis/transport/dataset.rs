@@ -21,7 +21,6 @@ use crate::{
     backend::redis::{settings::Settings, sync::lock, wire::DatasetCheck},
     jitter::draw,
     observe::StoreReport,
-    time::Timestamp,
 };
 
 /// What identifies a store's dataset.
@@ -147,16 +146,15 @@ impl DatasetWatch {
         is_due
     }
 
-    /// Takes what identifies the dataset now. `log_time` is the time by which log events are
-    /// limited.
-    pub(super) fn update(&self, now: DatasetId, log_time: Timestamp) {
+    /// Takes what identifies the dataset now.
+    pub(super) fn update(&self, now: DatasetId) {
         let latest = if self.uses_limiter_time { 0 } else { now.latest };
         if self.latest_time.swap(latest, Ordering::Relaxed) == 0 && latest > 0 {
             self.report.clock_set_back();
         }
         let Some(reason) = lock(&self.id).update(now) else { return };
         self.losses.fetch_add(1, Ordering::Relaxed);
-        self.report.memory_lost(reason, log_time);
+        self.report.memory_lost(reason);
         if let Some(listener) = self.listener.get() {
             listener();
         }

@@ -32,7 +32,6 @@ use crate::{
     },
     error::{BackendError, BackendErrorKind},
     observe::{MEASURES, StoreReport},
-    time::Timestamp,
 };
 
 /// How many pushes wait to be received. Of more, the first are lost.
@@ -54,8 +53,6 @@ pub(crate) struct Link {
     pub(crate) deadline: Deadline,
     pub(crate) report: Arc<StoreReport>,
     pub(crate) runtime: Arc<TaskRuntime>,
-    /// The start of the time by which log events are limited.
-    origin: Instant,
 }
 
 impl Link {
@@ -90,7 +87,6 @@ impl Link {
             pushes: broadcast::Sender::new(MAX_PUSHES),
             deadline: Deadline::new(settings.deadline, &runtime),
             report,
-            origin: Instant::now(),
             runtime,
             settings,
         }))
@@ -151,7 +147,7 @@ impl Link {
         }
         let (dataset, value) = take_check(reply.map_err(|failure| failure.error)?);
         if let Some(dataset) = dataset {
-            self.dataset.update(dataset, self.log_time());
+            self.dataset.update(dataset);
         }
         Ok(value)
     }
@@ -172,7 +168,7 @@ impl Link {
                 && let Ok(dataset) = link.read_dataset(&connection).await
             {
                 let processes = link.topology.load().processes();
-                link.dataset.update(DatasetId { processes, ..dataset }, link.log_time());
+                link.dataset.update(DatasetId { processes, ..dataset });
             }
         });
     }
@@ -226,7 +222,7 @@ impl Link {
     /// Tells the circuit breaker of a failure.
     fn failed(&self, server: &Server, permit: CallPermit, failure: Failure) -> Failure {
         if failure.error.kind() == BackendErrorKind::OutOfMemory {
-            self.report.out_of_memory(self.log_time());
+            self.report.out_of_memory();
         }
         match failure.effect {
             Some(effect) => server.breaker.failed(permit, effect, &at(&server.address, &failure.error)),
@@ -234,11 +230,6 @@ impl Link {
         }
         server.wake();
         failure
-    }
-
-    /// The time by which log events are limited.
-    fn log_time(&self) -> Timestamp {
-        Timestamp::UNIX_EPOCH.saturating_add(self.origin.elapsed())
     }
 
     fn late(&self) -> Failure {

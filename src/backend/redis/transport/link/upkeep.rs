@@ -114,10 +114,10 @@ impl Link {
             let process = connections.process.clone().filter(|_| topology.is_owner(server));
             processes.extend(process.map(|process| (server.address.clone(), process)));
             let dataset = DatasetId { latest: self.dataset.latest_time(), processes, ..DatasetId::default() };
-            self.dataset.update(dataset, self.log_time());
+            self.dataset.update(dataset);
             self.is_outdated.notify_one();
         } else if let Some(first) = connections.all.first() {
-            self.dataset.update(self.read_dataset(first).await?, self.log_time());
+            self.dataset.update(self.read_dataset(first).await?);
         }
         server.replace(connections);
         Ok(())
