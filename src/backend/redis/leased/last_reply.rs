@@ -5,11 +5,13 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::pool_template::PoolTemplate;
 use crate::backend::{
     Outcome, OutcomeKind, TierState, TierStates,
     redis::{
-        plan::{Change, ChargeSet, Definition, HashTag},
+        plan::{Change, ChargeSet, Definition},
         wire::decode::{ChargeReply, statuses},
     },
 };
@@ -18,8 +20,9 @@ use crate::backend::{
 #[derive(Clone, Debug)]
 pub(super) struct LastReply {
     pub(super) template: Arc<PoolTemplate>,
-    /// The part of the counters' names that other pools do not have.
-    tag: HashTag,
+    /// The part of the counters' names that other pools do not have. A short one takes no
+    /// memory of its own.
+    tag: SmallVec<[u8; 16]>,
     /// In microseconds, on the store's clock.
     pub(super) now: u64,
     pub(super) numbers: PackedStatus,
@@ -27,7 +30,12 @@ pub(super) struct LastReply {
 
 impl LastReply {
     pub(super) fn new(template: Arc<PoolTemplate>, tag: &str, reply: &ChargeReply) -> Self {
-        Self { template, tag: HashTag::new(tag), now: reply.now, numbers: PackedStatus::new(&reply.tiers) }
+        Self {
+            template,
+            tag: SmallVec::from_slice(tag.as_bytes()),
+            now: reply.now,
+            numbers: PackedStatus::new(&reply.tiers),
+        }
     }
 
     /// How each tier counts, and its numbers.
@@ -72,7 +80,7 @@ impl LastReply {
 
     /// What one request of the pool is charged.
     pub(super) fn charge_set(&self, now: Option<u64>) -> ChargeSet {
-        self.template.charge_set(self.tag.as_str(), now)
+        self.template.charge_set(str::from_utf8(&self.tag).unwrap_or_default(), now)
     }
 
     /// The changes that refund so many units.
@@ -88,11 +96,8 @@ impl LastReply {
 pub(super) enum PackedStatus {
     /// Of one tier, as most rules have. Windows longer than 71 minutes need more.
     Narrow([u32; 3]),
-    Wide(Box<Wide>),
+    Wide(Box<SmallVec<[[u64; 3]; 2]>>),
 }
-
-#[derive(Clone, Debug)]
-pub(super) struct Wide(Box<[[u64; 3]]>);
 
 impl PackedStatus {
     pub(super) fn new(tiers: &[[u64; 3]]) -> Self {
@@ -101,7 +106,7 @@ impl PackedStatus {
         {
             return Self::Narrow([first, second, third]);
         }
-        Self::Wide(Box::new(Wide(tiers.into())))
+        Self::Wide(Box::new(tiers.into()))
     }
 
     /// Those of the tier at an index.
@@ -109,7 +114,7 @@ impl PackedStatus {
     pub(super) fn of(&self, tier: usize) -> [u64; 3] {
         match self {
             Self::Narrow(numbers) => numbers.map(u64::from),
-            Self::Wide(all) => all.0.get(tier).copied().unwrap_or_default(),
+            Self::Wide(all) => all.get(tier).copied().unwrap_or_default(),
         }
     }
 }

@@ -10,7 +10,6 @@ use std::{fmt::Write, time::Duration};
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use sha2::{Digest, Sha256};
-use smallvec::SmallVec;
 
 use crate::{backend::Charge, descriptor::TenantId, policy::Tier};
 
@@ -23,20 +22,6 @@ pub(crate) const RESERVED_IN_TAG: &AsciiSet = &RESERVED.add(b'{').add(b'}').add(
 
 /// A part that is longer than this, once encoded, is replaced by its hash.
 const MAX_PART: usize = 128;
-
-/// A hash tag. A short one takes no memory of its own.
-#[derive(Clone, Debug)]
-pub(crate) struct HashTag(SmallVec<[u8; 16]>);
-
-impl HashTag {
-    pub(crate) fn new(text: &str) -> Self {
-        Self(SmallVec::from_slice(text.as_bytes()))
-    }
-
-    pub(crate) fn as_str(&self) -> &str {
-        str::from_utf8(&self.0).unwrap_or_default()
-    }
-}
 
 /// The hash tag: a tenant's name, or `%` where that is empty; `@` and an
 /// address; `!` for the anonymous tenant; `*` and the rule where all tenants

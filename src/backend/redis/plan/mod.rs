@@ -15,5 +15,5 @@ pub(crate) use self::{
     charge_set::{ChargeSet, LEASE, LeaseAsk, TierCharge},
     definition::{Definition, Kind, PlanContext},
     fixed_point::{Span, micros},
-    key::{HashTag, RESERVED, RESERVED_IN_TAG, around_tag, percent_encode},
+    key::{RESERVED, RESERVED_IN_TAG, around_tag, percent_encode},
 };
