@@ -7,9 +7,7 @@
 
 use std::{fmt, time::Duration};
 
-use redis::{
-    AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo,
-};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo};
 
 use super::transport::breaker::BreakerSettings;
 use crate::error::ConfigError;
@@ -81,7 +79,11 @@ impl Settings {
             connections: 1,
             connect_timeout: Duration::from_secs(1),
             deadline: Duration::from_millis(50),
-            breaker: BreakerSettings::default(),
+            breaker: BreakerSettings {
+                failures: 5,
+                shortest: Duration::from_millis(100),
+                longest: Duration::from_secs(5),
+            },
             max_batch: 256,
             rejection_cache_ttl: Duration::from_secs(1),
             rejection_cache_size: 65_536,
@@ -129,11 +131,6 @@ impl Settings {
     /// Always 0 in a cluster.
     pub(crate) fn database(&self) -> i64 {
         self.servers.login.db()
-    }
-
-    /// Without a timeout for replies: a call has the deadline.
-    pub(crate) fn connection_config(&self) -> AsyncConnectionConfig {
-        AsyncConnectionConfig::new().set_connection_timeout(Some(self.connect_timeout)).set_response_timeout(None)
     }
 }
 

@@ -40,12 +40,6 @@ pub(crate) struct BreakerSettings {
     pub(crate) longest: Duration,
 }
 
-impl Default for BreakerSettings {
-    fn default() -> Self {
-        Self { failures: 5, shortest: Duration::from_millis(100), longest: Duration::from_secs(5) }
-    }
-}
-
 /// What a failure does to the breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BreakerEffect {

@@ -6,7 +6,8 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use redis::{
-    Client, ConnectionAddr, ConnectionInfo, ErrorKind, PushInfo, RedisError, RedisResult, TlsMode,
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, PushInfo, RedisError, RedisResult,
+    TlsMode,
     sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType},
 };
 use tokio::{
@@ -32,11 +33,19 @@ pub(super) async fn open(
     pushes: &broadcast::Sender<PushInfo>,
 ) -> Result<Connections, Failure> {
     within(longest(settings), async {
-        let client = client_of(settings, server.info.as_ref()).await?;
+        #[cfg(feature = "tls")]
+        provide_cryptography();
+        let client = match &server.info {
+            Some(info) => Client::open(info.clone())?,
+            None => primary(settings).await?,
+        };
+        // Without a timeout for replies: a call has the deadline.
+        let config = AsyncConnectionConfig::new();
+        let config = config.set_connection_timeout(Some(settings.connect_timeout)).set_response_timeout(None);
         let count = if settings.is_cluster() { 1 } else { settings.connections.max(1) };
         let mut all = Vec::new();
         for _ in 0..count {
-            let opened = Connection::open(&client, settings.connection_config(), pushes).await;
+            let opened = Connection::open(&client, config.clone(), pushes).await;
             all.push(Arc::new(opened.map_err(login_error)?));
         }
         let first = &all[0];
@@ -69,16 +78,7 @@ async fn process_of(connection: &Connection) -> RedisResult<Option<String>> {
     Ok(info.as_deref().and_then(run_id).map(str::to_owned))
 }
 
-/// A client of this server, or else of the primary that sentinels name at present.
-async fn client_of(settings: &Settings, info: Option<&ConnectionInfo>) -> RedisResult<Client> {
-    #[cfg(feature = "tls")]
-    provide_cryptography();
-    match info {
-        Some(info) => Client::open(info.clone()),
-        None => primary(settings).await,
-    }
-}
-
+/// A client of the primary that sentinels name at present.
 async fn primary(settings: &Settings) -> RedisResult<Client> {
     let Servers { deployment: Deployment::Sentinel(primary), named: sentinels, login } = &settings.servers else {
         return Err((ErrorKind::InvalidClientConfig, "no sentinels").into());
