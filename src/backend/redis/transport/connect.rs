@@ -22,7 +22,7 @@ use super::{
 };
 use crate::backend::redis::{
     settings::{Deployment, Servers, Settings},
-    wire::DECIDE,
+    wire::{CallHead, DECIDE, encode},
 };
 
 /// Connects to a server, loads the scripts, and runs one: it may not run any. Its connections
@@ -49,10 +49,8 @@ pub(super) async fn open(
             all.push(Arc::new(opened.map_err(login_error)?));
         }
         let first = &all[0];
-        let mut load = redis::cmd("SCRIPT");
-        load.arg("LOAD").arg(DECIDE.text);
         // If it fails, the first call sends the text.
-        let _ = first.send(&load).await;
+        let _ = first.send(&DECIDE.load()).await;
         let process = if settings.is_cluster() { process_of(first).await? } else { None };
         Ok(Connections { all, process, opened: Instant::now() })
     })
@@ -70,9 +68,8 @@ fn login_error(error: RedisError) -> RedisError {
 /// The server process of a node, if the user may run `INFO`. An error if it runs no script:
 /// what is asked of one server, to check its dataset, is the task of one node only.
 async fn process_of(connection: &Connection) -> RedisResult<Option<String>> {
-    let (mut script, mut info) = (redis::cmd("EVAL"), redis::cmd("INFO"));
-    script.arg("return 1").arg(0);
-    connection.send(&script).await?;
+    connection.evaluate(&encode::call([].iter(), [].into_iter(), CallHead::default(), None), false).await?;
+    let mut info = redis::cmd("INFO");
     info.arg("server");
     let info = connection.send(&info).await.ok().and_then(|info| redis::from_redis_value::<String>(info).ok());
     Ok(info.as_deref().and_then(run_id).map(str::to_owned))

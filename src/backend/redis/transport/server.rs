@@ -171,12 +171,14 @@ impl Connection {
         true
     }
 
-    /// Runs a script by its hash, and by its text where the server does not know the
-    /// hash, and so has not run it.
+    /// Runs a script by its hash, and once more with its text before that where the server
+    /// does not know the hash, and so has not run it. With `is_asking` the node is only about
+    /// to own its hash slot.
     pub(super) async fn evaluate(&self, call: &Call, is_asking: bool) -> RedisResult<Value> {
-        match self.send_asking(&call.by_hash, is_asking).await {
+        let asking = is_asking.then(|| redis::cmd("ASKING"));
+        match self.send_after(asking.clone(), &call.by_hash).await {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                self.send_asking(&call.by_text(), is_asking).await
+                self.send_after([call.script.load()].into_iter().chain(asking), &call.by_hash).await
             }
             reply => reply,
         }
@@ -190,14 +192,15 @@ impl Connection {
         self.driver.clone().subscribe(channel).await
     }
 
-    /// Sends a command; with `is_asking`, to a node that is only about to own its hash slot.
-    async fn send_asking(&self, command: &Cmd, is_asking: bool) -> RedisResult<Value> {
-        if !is_asking {
+    /// Sends a command, and in the same round trip those that have to come before it.
+    async fn send_after(&self, first: impl IntoIterator<Item = Cmd>, command: &Cmd) -> RedisResult<Value> {
+        let mut all = redis::pipe();
+        first.into_iter().for_each(|first| _ = all.add_command(first));
+        if all.is_empty() {
             return self.send(command).await;
         }
-        let mut both = redis::pipe();
-        both.cmd("ASKING").add_command(command.clone());
-        let mut replies = self.driver.clone().send_packed_commands(&both, 0, 2).await?;
+        all.add_command(command.clone());
+        let mut replies = self.driver.clone().send_packed_commands(&all, 0, all.len()).await?;
         replies.pop().unwrap_or(Value::Nil).extract_error()
     }
 }

@@ -27,6 +27,13 @@ impl Script {
     pub(crate) fn hash(&self) -> &str {
         self.hash.get_or_init(|| redis::Script::new(self.text).get_hash().into())
     }
+
+    /// Tells a server the text.
+    pub(crate) fn load(&self) -> redis::Cmd {
+        let mut load = redis::cmd("SCRIPT");
+        load.arg("LOAD").arg(self.text);
+        load
+    }
 }
 
 /// Makes changes, leases units, and decides batches of requests. Every new connection loads
@@ -55,7 +62,7 @@ pub(crate) static READ_COOLDOWNS: Script = Script::new(include_str!("scripts/rea
 
 /// One call of a script.
 pub(crate) struct Call {
-    script: &'static Script,
+    pub(crate) script: &'static Script,
     pub(crate) by_hash: redis::Cmd,
 }
 
@@ -83,26 +90,10 @@ impl Call {
         self
     }
 
-    /// With the script's text, for a server that does not know its hash.
-    pub(crate) fn by_text(&self) -> redis::Cmd {
-        let mut command = redis::cmd("EVAL");
-        command.arg(self.script.text);
-        for argument in self.simple_args().skip(2) {
-            command.arg(argument);
-        }
-        command
-    }
-
     /// The name of a key, by its number from 1.
     pub(crate) fn key(&self, number: u64) -> Option<&str> {
         let at = usize::try_from(number).ok()?.checked_add(2)?;
-        self.simple_args().nth(at).and_then(|key| std::str::from_utf8(key).ok())
-    }
-
-    fn simple_args(&self) -> impl Iterator<Item = &[u8]> {
-        self.by_hash.args_iter().filter_map(|argument| match argument {
-            redis::Arg::Simple(bytes) => Some(bytes),
-            _ => None,
-        })
+        let Some(redis::Arg::Simple(key)) = self.by_hash.args_iter().nth(at) else { return None };
+        std::str::from_utf8(key).ok()
     }
 }
