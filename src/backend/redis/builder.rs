@@ -247,10 +247,7 @@ impl fmt::Debug for RedisBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisBuilder")
             .field("urls", &self.servers.urls.iter().map(|url| without_secrets(url)).collect::<Vec<_>>())
-            .field("prefix", &self.settings.prefix)
-            .field("connections", &self.settings.connections)
-            .field("connect_timeout", &self.settings.connect_timeout)
-            .field("deadline", &self.settings.deadline)
+            .field("settings", &self.settings)
             .finish_non_exhaustive()
     }
 }

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::{BoxFuture, join_all, ready};
+use futures_util::future::{BoxFuture, join_all};
 use smallvec::SmallVec;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -157,27 +157,18 @@ impl Dispatcher {
         let request = Request::new(charges, now, Duration::ZERO);
         let rejection = self.link.rejection();
         let split = rejection.map_or_else(|| ChargeSet::split(&self.lanes.context, &request, 0), Err);
-        let sets = match split {
-            Ok(sets) => sets,
-            Err(error) => return Box::pin(ready(Err(error))),
-        };
         let forget = |set: &ChargeSet| {
             let lane = self.lanes.of(charges, &set.hash_tag);
             lane.submit(Operation::Change(Change::forget(set), None), None)
         };
-        let forgotten: Vec<_> = sets.iter().map(forget).collect();
+        let submitted = split.map(|sets| sets.iter().map(forget).collect::<Vec<_>>());
         let dispatcher = Arc::clone(self);
         Box::pin(async move {
-            let results = join_all(forgotten).await;
+            let results = join_all(submitted?).await;
             // After the replies: a rejection that was decided before is void.
             dispatcher.rejections.clear();
-            let mut forgotten = 0;
-            for result in results {
-                if let Completion::Changed(count) = result? {
-                    forgotten += count;
-                }
-            }
-            Ok(forgotten)
+            let forgotten = |result| if let Completion::Changed(count) = result { count } else { 0 };
+            results.into_iter().map(|result| result.map(forgotten)).sum()
         })
     }
 

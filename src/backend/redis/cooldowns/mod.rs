@@ -116,7 +116,7 @@ impl Cooldowns {
         let (now, settings) = (Instant::now(), &self.link.settings);
         let left = batch.iter().map(|(key, end)| (&**key, end.saturating_duration_since(now)));
         let message = message(settings.database(), left);
-        let reply = self.link.call(LANE, &Call::new(&PUBLISH_COOLDOWNS, [&*self.key], 1, message.as_bytes())).await;
+        let reply = self.link.call(LANE, &Call::new(&PUBLISH_COOLDOWNS, [&*self.key], 1, [message.as_bytes()])).await;
         let error = match reply {
             Ok(error) => match redis::from_redis_value::<String>(error) {
                 Ok(error) if !error.is_empty() => Some(BackendError::misconfigured(error)),
@@ -158,7 +158,7 @@ impl Cooldowns {
     /// Subscribes, and then reads the sorted set.
     async fn receive_known(&self) -> Result<(), BackendError> {
         self.link.subscribe(&self.key).await?;
-        let lines = self.link.call(LANE, &Call::new(&READ_COOLDOWNS, [&*self.key], 1, b"")).await?;
+        let lines = self.link.call(LANE, &Call::new(&READ_COOLDOWNS, [&*self.key], 1, [&b""[..]])).await?;
         // Else the key holds something else, or may not be read.
         if let Ok(lines) = redis::from_redis_value::<Vec<u8>>(lines) {
             self.pass_on(&String::from_utf8_lossy(&lines)).await;

@@ -188,12 +188,10 @@ impl Pools {
     /// The exchanges that are under way, of some pools or of all.
     pub(super) fn under_way(&self, keys: Option<&[Fingerprint]>) -> Vec<Arc<Exchange>> {
         let mut all = Vec::new();
+        let mut add = |pool: &mut Pool| all.extend(pool.under_way().cloned());
         match keys {
-            Some(keys) => {
-                let of_key = |key: &Fingerprint| self.table.with(*key, |pool| pool.under_way().cloned()).flatten();
-                all.extend(keys.iter().filter_map(of_key));
-            }
-            None => self.table.for_each(|_, pool| all.extend(pool.under_way().cloned())),
+            Some(keys) => keys.iter().for_each(|key| _ = self.table.with(*key, &mut add)),
+            None => self.table.for_each(|_, pool| add(pool)),
         }
         all
     }

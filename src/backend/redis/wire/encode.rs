@@ -3,7 +3,7 @@
 //! Invariant: a call names each counter and each definition once, however many
 //! requests use it.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, iter};
 
 use foldhash::fast::RandomState;
 
@@ -159,10 +159,7 @@ impl<'a> CallEncoder<'a> {
         let check = self.check.map(|check| check.key.as_str());
         let others = self.others.iter().map(String::as_str).chain(check);
         let count = self.counters.len() + self.others.len() + usize::from(self.check.is_some());
-        let call = Call::new(&DECIDE, self.counters.iter().copied().chain(others), count, &argument);
-        match self.check {
-            Some(check) => call.with_check(&check.id),
-            None => call,
-        }
+        let arguments = iter::once(&*argument).chain(self.check.map(|check| check.id.as_bytes()));
+        Call::new(&DECIDE, self.counters.iter().copied().chain(others), count, arguments)
     }
 }

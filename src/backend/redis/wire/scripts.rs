@@ -72,22 +72,17 @@ impl Call {
         script: &'static Script,
         keys: impl IntoIterator<Item = &'k str>,
         count: usize,
-        argument: &[u8],
+        arguments: impl IntoIterator<Item = &'k [u8]>,
     ) -> Self {
         let mut by_hash = redis::cmd("EVALSHA");
         by_hash.arg(script.hash()).arg(count);
         for key in keys {
             by_hash.arg(key);
         }
-        by_hash.arg(argument);
+        for argument in arguments {
+            by_hash.arg(argument);
+        }
         Self { script, by_hash }
-    }
-
-    /// Checks what identifies the dataset as well, which the last key stores. `id` is
-    /// for a dataset that has none.
-    pub(crate) fn with_check(mut self, id: &str) -> Self {
-        self.by_hash.arg(id);
-        self
     }
 
     /// The name of a key, by its number from 1.

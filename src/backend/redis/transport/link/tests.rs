@@ -42,7 +42,7 @@ async fn connect(builder: RedisBuilder) -> Result<Arc<Link>, BackendError> {
 
 fn call() -> Call {
     static SCRIPT: Script = Script::new("return ARGV[1] .. ':' .. (redis.call('GET', KEYS[1]) or '')");
-    Call::new(&SCRIPT, ["test"], 1, b"abc")
+    Call::new(&SCRIPT, ["test"], 1, [&b"abc"[..]])
 }
 
 async fn answers(link: &Arc<Link>) -> bool {
