@@ -30,6 +30,7 @@ const MOST_DECAYED: u64 = 192;
 const MOST: u64 = 1 << 28;
 
 impl Demand {
+    /// A request of so many units arrives.
     #[inline]
     pub(super) fn count(&mut self, units: u64) {
         self.used = self.used.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));

@@ -45,7 +45,7 @@ const PLENTY: u64 = 4;
 pub(super) struct Pool {
     /// Names the policy that units are leased under.
     pub(super) version: u64,
-    demand: Demand,
+    pub(super) demand: Demand,
     /// When an exchange last brought nothing.
     empty: Moment,
     lease: Option<Box<Lease>>,
@@ -72,11 +72,6 @@ pub(super) enum Want<A = u64> {
 impl Pool {
     fn level(&self) -> u64 {
         self.lease.as_ref().map_or(0, |lease| lease.level())
-    }
-
-    /// A request of so many units arrives.
-    pub(super) fn count(&mut self, units: u64) {
-        self.demand.count(units);
     }
 
     /// A request of `cost` units takes them, if there are enough. Returns also what has
@@ -239,7 +234,13 @@ impl Pool {
         // under an earlier policy is of other counters.
         let lost = self.exchange.as_ref().filter(|lost| !lost.has_reply() && lost.version == self.version);
         let known = lost.map_or(number - 1, |lost| lost.known);
-        let exchange = Arc::new(Exchange::new(self.version, known, waiting));
+        let exchange = Arc::new(Exchange {
+            version: self.version,
+            known,
+            waiting: AtomicU64::new(waiting),
+            brought: OnceLock::new(),
+            under_way: Semaphore::new(0),
+        });
         self.exchange = Some(Arc::clone(&exchange));
         exchange
     }
@@ -331,7 +332,7 @@ impl Evictable for Pool {
 #[derive(Debug)]
 pub(super) struct Exchange {
     /// The policy that it leases under.
-    pub(super) version: u64,
+    version: u64,
     /// The last one of the pool whose reply was received.
     pub(super) known: u64,
     /// The units of the requests that wait for it.
@@ -343,16 +344,6 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    pub(super) fn new(version: u64, known: u64, waiting: u64) -> Self {
-        Self {
-            version,
-            known,
-            waiting: AtomicU64::new(waiting),
-            brought: OnceLock::new(),
-            under_way: Semaphore::new(0),
-        }
-    }
-
     pub(super) fn is_under_way(&self) -> bool {
         !self.under_way.is_closed()
     }

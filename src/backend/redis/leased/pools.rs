@@ -107,7 +107,8 @@ impl Pools {
         now: u64,
         states: &mut SmallVec<impl Array<Item = TierState>>,
     ) -> Option<bool> {
-        let take = |own: &mut Pool| own.take_at_hand(pool.version, cost, now, states).inspect(|_| own.count(cost));
+        let take =
+            |own: &mut Pool| own.take_at_hand(pool.version, cost, now, states).inspect(|_| own.demand.count(cost));
         self.table.with(pool.key, take).flatten()
     }
 
@@ -115,7 +116,7 @@ impl Pools {
     /// units: not again where it has waited.
     pub(super) fn take(&self, pool: PoolKey, counted: u64, cost: u64, now: u64) -> Taken {
         let taken = self.table.with_new(pool.key, now, |own| {
-            own.count(counted);
+            own.demand.count(counted);
             own.take(pool.version, cost, now)
         });
         let (taken, surplus) = taken?;

@@ -196,7 +196,10 @@ impl Breaker {
     fn schedule_probe(&self, mut state: MutexGuard<'_, State>, cause: &BackendError) {
         state.probe_at = Instant::now() + shorten(state.step);
         state.step = state.step.saturating_mul(2).min(self.settings.longest);
-        state.rejection = rejection_of(cause, state.opened_at);
+        let since = Timestamp::from_nanos(state.opened_at.as_secs() * 1_000_000_000);
+        let why = cause.source().map_or_else(|| cause.to_string(), ToString::to_string);
+        let text = format!("circuit breaker open since {since}: {why}");
+        state.rejection = BackendError::new(cause.rejection_kind(), text);
         let failures = u64::from(state.failures);
         drop(state);
         self.report.opened(cause, failures);
@@ -218,13 +221,6 @@ impl Drop for Breaker {
             self.report.counts(false);
         }
     }
-}
-
-fn rejection_of(cause: &BackendError, opened_at: Timestamp) -> BackendError {
-    let why = cause.source().map_or_else(|| cause.to_string(), ToString::to_string);
-    let since = Timestamp::from_nanos(opened_at.as_secs() * 1_000_000_000);
-    let text = format!("circuit breaker open since {since}: {why}");
-    BackendError::new(cause.rejection_kind(), text)
 }
 
 #[cfg(test)]

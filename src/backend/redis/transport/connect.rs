@@ -32,7 +32,10 @@ pub(super) async fn open(
     server: &Server,
     pushes: &broadcast::Sender<PushInfo>,
 ) -> Result<Connections, Failure> {
-    within(longest(settings), async {
+    // Each sentinel may take as long as a server.
+    let Servers { deployment, named, .. } = &settings.servers;
+    let others = if let Deployment::Sentinel(_) = deployment { named.len() } else { 1 };
+    within(settings.connect_timeout.saturating_mul(others as u32 + 1), async {
         #[cfg(feature = "tls")]
         provide_cryptography();
         let client = match &server.info {
@@ -98,22 +101,11 @@ async fn primary(settings: &Settings) -> RedisResult<Client> {
     Ok(client)
 }
 
-/// The longest time to connect to one server. Each sentinel may take as long.
-fn longest(settings: &Settings) -> Duration {
-    let Servers { deployment, named, .. } = &settings.servers;
-    let others = if let Deployment::Sentinel(_) = deployment { named.len() } else { 1 };
-    settings.connect_timeout.saturating_mul(others as u32 + 1)
-}
-
-pub(crate) async fn within<T>(limit: Duration, call: impl Future<Output = RedisResult<T>>) -> Result<T, Failure> {
+pub(super) async fn within<T>(limit: Duration, call: impl Future<Output = RedisResult<T>>) -> Result<T, Failure> {
     match timeout(limit, call).await {
         Ok(reply) => reply.map_err(|error| Failure::of(&error)),
-        Err(_) => Err(not_connected(limit)),
+        Err(_) => Err(Failure::timeout(format!("not connected within {limit:?}"))),
     }
-}
-
-fn not_connected(limit: Duration) -> Failure {
-    Failure::timeout(format!("not connected within {limit:?}"))
 }
 
 /// Installs a provider of cryptography, unless the process has chosen one: the

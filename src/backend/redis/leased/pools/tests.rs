@@ -122,7 +122,7 @@ fn a_pool_in_steady_use_never_runs_dry() {
     for interval in 0..100_u64 {
         let mut is_low = false;
         for _ in 0..13 {
-            pool.count(1);
+            pool.demand.count(1);
             let (take, _) = pool.take(1, 1, now);
             is_low |= take.as_ref().is_some_and(|(_, is_low)| *is_low);
             dry += usize::from(take.is_none() && interval > 10);

@@ -332,7 +332,7 @@ impl Fleet {
         let Instance { pool, version, .. } = &mut self.instances[instance];
         let version = *version;
         if is_new {
-            pool.count(cost);
+            pool.demand.count(cost);
         }
         let (taken, surplus) = pool.take(version, cost, self.now);
         if taken.is_some() {
