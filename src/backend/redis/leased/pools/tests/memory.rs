@@ -38,5 +38,5 @@ fn a_key_takes_little_memory() {
     let (idle, with_units) = (bytes_of_key(0), bytes_of_key(13));
     println!("{idle} bytes without units, {with_units} with");
     assert!(idle <= 80, "{idle} bytes without units");
-    assert!(with_units <= 184, "{with_units} bytes with units");
+    assert!(with_units <= 176, "{with_units} bytes with units");
 }
