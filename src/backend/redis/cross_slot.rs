@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::{
-    executor::{Lanes, UndoGuard},
+    executor::{Guarded, Lanes},
     plan::ChargeSet,
 };
 use crate::{
@@ -34,7 +34,7 @@ const MAX_ROUNDS: usize = 4;
 struct SlotCharge {
     lanes: Arc<Lanes>,
     set: ChargeSet,
-    outcome: Option<(Result<(Outcome, UndoGuard), BackendError>, Between)>,
+    outcome: Option<(Guarded, Between)>,
 }
 
 /// The times, in nanoseconds since the start, between which something was or will be.

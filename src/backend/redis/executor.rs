@@ -44,6 +44,9 @@ pub(super) enum Completion {
     Changed(u64),
 }
 
+/// An outcome, and the guard over what was charged.
+pub(super) type Guarded = Result<(Outcome, UndoGuard), BackendError>;
+
 /// Undoes an admission when it is dropped: its caller may be gone by now. Units
 /// in flight are released, and a future reservation is refunded. A request that
 /// was admitted at once stays charged, as if it had been served, unless other hash slots
@@ -241,17 +244,13 @@ impl Lanes {
     }
 
     /// Charges a set in its hash slot. `now` is the limiter's, in nanoseconds.
-    pub(super) async fn charge(&self, set: ChargeSet, now: u64) -> Result<(Outcome, UndoGuard), BackendError> {
+    pub(super) async fn charge(&self, set: ChargeSet, now: u64) -> Guarded {
         let completion = self.of(&[], &set.hash_tag).submit(Operation::Charge(set), None).await;
         self.outcome(completion, now)
     }
 
     /// The outcome at `now`, and the guard over what it has charged.
-    pub(super) fn outcome(
-        &self,
-        completion: Result<Completion, BackendError>,
-        now: u64,
-    ) -> Result<(Outcome, UndoGuard), BackendError> {
+    pub(super) fn outcome(&self, completion: Result<Completion, BackendError>, now: u64) -> Guarded {
         let Completion::Charged(outcome, guard) = completion? else { return Err(malformed_reply()) };
         Ok((if self.context.uses_limiter_time { since(outcome, now) } else { outcome }, guard))
     }
