@@ -1,9 +1,7 @@
 //! Carries out a lane's batch of operations: groups them by the call that they fit in, sends
 //! the calls, and says what becomes of each operation.
 //!
-//! Every batch takes one round trip, and one call for each hash slot. A change is parked
-//! while another change of the same claim is on its way, since the claim's position is unknown
-//! until that is done.
+//! Every batch takes one round trip, and one call for each hash slot.
 //!
 //! Invariant: changes are made before charges, so a caller that refunds and then charges
 //! finds its refund. A pool has its units before a request learns that its exchange has ended.

@@ -3,8 +3,8 @@
 //! arrived during the calls before it. So batches are as large as the store is
 //! slow, without a setting.
 //!
-//! Up to two calls run at the same time, as tasks of the backend's runtime. A call
-//! that ends sends what was queued meanwhile.
+//! Up to two calls run at the same time, as tasks of the backend's runtime. When one ends,
+//! the next one sends what was queued meanwhile.
 //!
 //! Invariant: order is kept within a lane. What is pushed is sent before what
 //! is submitted after it, and Redis runs a connection's commands in order. So a
