@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::outcome::{Outcome, OutcomeKind};
 use crate::{
     algorithm::Claim,
-    policy::{CompiledPolicy, OwnedCharge, Tier, charge::Charge},
+    policy::{CompiledPolicy, CompiledRule, OwnedCharge, Tier, charge::Charge},
     store::Lock,
     time::Timestamp,
 };
@@ -181,6 +181,11 @@ impl Receipt {
     /// The charges.
     pub fn charges(&self) -> impl Iterator<Item = Charge<'_>> {
         self.charged.iter().map(|charged| charged.charge.charge())
+    }
+
+    /// The rules that were charged.
+    pub(crate) fn rules(&self) -> impl Iterator<Item = &CompiledRule> {
+        self.kept().map(OwnedCharge::rule)
     }
 
     /// Whether a concurrency limit counts the request.

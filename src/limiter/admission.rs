@@ -182,6 +182,14 @@ struct Undecided {
     called: Option<Instant>,
 }
 
+/// What follows the first decision of a request.
+pub(crate) enum Next {
+    /// It is sent now, and keeps this lease, if any; or it is rejected.
+    Done(Option<Arc<Lease>>),
+    /// It waits.
+    Wait(Box<Admission>),
+}
+
 /// What a first decision writes. Passed down and filled in: it is too large to return.
 pub(super) struct Decided<'d> {
     pub(super) decision: &'d mut Decision,
@@ -211,14 +219,12 @@ impl Admission {
         let (limiter, options) = (attempt.limiter.clone(), attempt.options);
         let mut admission = Self { limiter, options, since: None, undecided, waiter, step, is_timed: false };
         admission.enter_queue();
-        if !admission.is_done() {
-            admission.since = Some(Instant::now());
-        }
+        admission.since = Some(Instant::now());
         Box::new(admission)
     }
 
     /// Whether the request can be sent, or is rejected.
-    pub(crate) fn is_done(&self) -> bool {
+    pub(super) fn is_done(&self) -> bool {
         matches!(self.step, Step::Done(_))
     }
 
@@ -230,15 +236,9 @@ impl Admission {
         }
     }
 
-    /// Whether a rule allows the handler of the request, which can be sent now,
-    /// to settle it.
-    pub(crate) fn is_settled_by_handler(&self) -> bool {
-        matches!(&self.step, Step::Done(Some(reservation)) if reservation.is_settled_by_handler())
-    }
-
     /// The request is sent: what it keeps.
     #[allow(clippy::boxed_local, reason = "it comes in a box")]
-    pub(crate) fn take_lease(mut self: Box<Self>) -> Option<Lease> {
+    pub(crate) fn take_lease(mut self: Box<Self>) -> Option<Arc<Lease>> {
         match &mut self.step {
             Step::Done(Some(reservation)) => reservation.take(),
             _ => None,

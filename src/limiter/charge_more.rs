@@ -16,7 +16,7 @@ use std::{
 use tokio::runtime::Handle;
 
 use super::{
-    admission::Admission,
+    admission::{Admission, Next},
     attempt::{Attempt, AttemptOptions, Charges, Purpose},
     current::PolicySnapshot,
     drive::Driving,
@@ -36,7 +36,7 @@ impl Lease {
         if units == 0 {
             return Ok(());
         }
-        let (mut decision, mut admission) = self.charge_more(
+        let (decision, next) = self.charge_more(
             Duration::ZERO,
             |rule| rule.options.settles_in(unit),
             |charge, charges| {
@@ -44,12 +44,15 @@ impl Lease {
                 charges.extend(rates_of(Charge { cost, max_wait: 0, ..charge }));
             },
         );
-        if let Some(waiting) = admission.take_if(|admission| !admission.is_done()) {
-            let (decided, done) = Adding(Some(waiting.drive(decision))).await;
-            (decision, admission) = (decided, Some(done));
-        }
+        let (decision, lease) = match next {
+            Next::Done(lease) => (decision, lease),
+            Next::Wait(admission) => {
+                let (decision, admission) = Adding(Some(admission.drive(decision))).await;
+                (decision, admission.take_lease())
+            }
+        };
         decision.into_result()?;
-        if let Some(lease) = admission.and_then(Admission::take_lease) {
+        if let Some(lease) = lease {
             self.replace_settled(unit, |charged| charged.saturating_add(units));
             self.changes().added.push(Added { lease: lease.into_part(), units });
         }
@@ -59,13 +62,13 @@ impl Lease {
     /// Whether messages in this direction are charged one by one. Those of a
     /// request that the fallback limiter admitted are not.
     pub(crate) fn counts(&self, messages: Messages) -> bool {
-        self.grant.decider == Decider::Backend && self.receipt().charges().any(|charge| charge.rule.counts(messages))
+        self.grant.decider == Decider::Backend && self.receipt().rules().any(|rule| rule.counts(messages))
     }
 
     /// Decides another message. It is charged as the request was, for the rules
     /// that count such messages, under the policy in force: a stream may last
     /// for days.
-    pub(crate) fn charge_message(&self, messages: Messages, max_wait: Duration) -> (Decision, Option<Box<Admission>>) {
+    pub(crate) fn charge_message(&self, messages: Messages, max_wait: Duration) -> (Decision, Next) {
         self.charge_more(max_wait, |rule| rule.counts(messages), |charge, charges| charges.push(charge.restarted()))
     }
 
@@ -75,10 +78,10 @@ impl Lease {
         max_wait: Duration,
         counts: impl Fn(&CompiledRule) -> bool,
         add: impl for<'c> Fn(Charge<'c>, &mut Charges<'c>),
-    ) -> (Decision, Option<Box<Admission>>) {
+    ) -> (Decision, Next) {
         let limiter = &self.limiter;
         let mut decision = Decision::unlimited();
-        let admission = limiter.inner.current.with(|in_force| {
+        let next = limiter.inner.current.with(|in_force| {
             let (policy, kept) = self.charged_under(in_force.policy, &counts);
             let snapshot = PolicySnapshot { policy, ..in_force };
             let now = limiter.now();
@@ -89,12 +92,12 @@ impl Lease {
                 add(charge, if charge.rule.options.shadow { &mut shadows } else { &mut enforced });
             }
             if enforced.is_empty() && shadows.is_empty() {
-                return None;
+                return Next::Done(None);
             }
             let options = AttemptOptions::new(Purpose::Send, max_wait);
             Attempt::new(limiter, snapshot, (&enforced, &shadows), now, options).start(&mut decision)
         });
-        (decision, admission)
+        (decision, next)
     }
 
     /// The charges of the request that count, and their policy. It is the

@@ -70,7 +70,7 @@ pub(super) fn conclude(
         }
     };
     let (waited, sleeps) = (attempt.options.waited, wait > 0 || !is_admitted_now);
-    if attempt.options.reads_decision || reservation.is_some() {
+    if attempt.options.reads_decision || sleeps || waited > 0 {
         decision.admit(attempt.now, wait.saturating_add(waited));
     }
     let result = match decider {

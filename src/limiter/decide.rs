@@ -10,7 +10,7 @@ use std::{slice, time::Duration};
 use http::Extensions;
 
 use super::{
-    admission::{Admission, Ask, Decided, Event, Queue, Step},
+    admission::{Admission, Ask, Decided, Event, Next, Queue, Step},
     attempt::{Attempt, AttemptOptions, Purpose, longest_wait},
     conclude::conclude,
     current::PolicySnapshot,
@@ -64,7 +64,7 @@ impl RateLimiter {
         descriptor: &Descriptor<'_>,
         max_wait: Duration,
         decision: &mut Decision,
-    ) -> Option<Box<Admission>> {
+    ) -> Next {
         self.decide_for(Purpose::Send, descriptor, max_wait, &mut Decided::new(decision))
     }
 
@@ -74,7 +74,7 @@ impl RateLimiter {
         descriptor: &Descriptor<'_>,
         max_wait: Duration,
         decided: &mut Decided<'_>,
-    ) -> Option<Box<Admission>> {
+    ) -> Next {
         let options = AttemptOptions::new(purpose, max_wait);
         self.inner.current.with(|snapshot| self.decide_under(snapshot, descriptor, options, decided))
     }
@@ -88,7 +88,7 @@ impl RateLimiter {
         max_wait: Duration,
         needs: CallerNeeds,
         decision: &mut Decision,
-    ) -> (Option<Box<Admission>>, bool) {
+    ) -> (Next, bool) {
         self.inner.current.with(|snapshot| {
             let mut descriptor = Descriptor::new("");
             describe(&mut descriptor);
@@ -96,10 +96,10 @@ impl RateLimiter {
             let reads_decision = reads_decision || observe::LOOKS || self.inner.top.is_some();
             let options =
                 AttemptOptions { keeps_lease, reads_decision, ..AttemptOptions::new(Purpose::Send, max_wait) };
-            let admission = self.decide_under(snapshot, &descriptor, options, &mut Decided::new(decision));
-            let is_settled = || admission.as_ref().is_some_and(|admission| admission.is_settled_by_handler());
+            let next = self.decide_under(snapshot, &descriptor, options, &mut Decided::new(decision));
+            let is_settled = || matches!(&next, Next::Done(Some(lease)) if lease.is_settled_by_handler());
             let settles = snapshot.policy.settles && !is_settled() && snapshot.policy.lets_settle(&descriptor);
-            (admission, settles)
+            (next, settles)
         })
     }
 
@@ -110,7 +110,7 @@ impl RateLimiter {
         descriptor: &Descriptor<'_>,
         options: AttemptOptions,
         decided: &mut Decided<'_>,
-    ) -> Option<Box<Admission>> {
+    ) -> Next {
         if self.inner.first_requests.are_open() && !options.peeks() && !descriptor.exempt {
             self.inner.first_requests.look(snapshot.policy, descriptor);
         }
@@ -119,14 +119,14 @@ impl RateLimiter {
             && !options.peeks()
             && self.sheds(overload, snapshot, descriptor, now, decided.decision)
         {
-            return None;
+            return Next::Done(None);
         }
         let immediate = Immediate { limiter: self, snapshot, now, options: &options };
         let mut is_possible = immediate.is_possible();
         if is_possible {
             let allow = |charge: &Charge<'_>| immediate.allow(slice::from_ref(charge), decided);
             match snapshot.policy.resolve_uniform(descriptor, allow) {
-                Some(true) => return None,
+                Some(true) => return Next::Done(None),
                 Some(false) => is_possible = false,
                 None => {}
             }
@@ -143,7 +143,7 @@ impl RateLimiter {
         is_possible: bool,
         descriptor: &Descriptor<'_>,
         decided: &mut Decided<'_>,
-    ) -> Option<Box<Admission>> {
+    ) -> Next {
         let renewed = self.without_expired(immediate.snapshot.policy, immediate.now);
         let immediate = immediate.under(renewed.as_ref());
         let Immediate { snapshot, now, options: &options, .. } = immediate;
@@ -151,13 +151,13 @@ impl RateLimiter {
         policy.resolve(descriptor, |Resolved { enforced, shadows, unidentified }| {
             if let Some(unidentified) = *unidentified {
                 reject_unidentified(snapshot, unidentified, now, options, decided.decision);
-                return None;
+                return Next::Done(None);
             }
             if enforced.is_empty() && shadows.is_empty() {
-                return None;
+                return Next::Done(None);
             }
             if is_possible && shadows.is_empty() && !policy.keeps_receipts() && immediate.allow(enforced, decided) {
-                return None;
+                return Next::Done(None);
             }
             let mut limits = FoundLimits::new();
             if policy.is_dynamic {
@@ -230,11 +230,11 @@ fn reject_unidentified(
 }
 
 impl Attempt<'_> {
-    /// Decides a new request. `None` where nothing is left to do for it, as nearly always.
-    pub(super) fn start(&mut self, decision: &mut Decision) -> Option<Box<Admission>> {
+    /// Decides a new request.
+    pub(super) fn start(&mut self, decision: &mut Decision) -> Next {
         match self.ask(decision) {
-            Step::Done(None) => None,
-            step => Some(Admission::new(self, step)),
+            Step::Done(kept) => Next::Done(kept.and_then(|mut kept| kept.take())),
+            step => Next::Wait(Admission::new(self, step)),
         }
     }
 

@@ -59,14 +59,14 @@ pub(super) struct Changes {
 /// Units that were added to a request, in units of its own cost.
 #[derive(Debug)]
 pub(super) struct Added {
-    pub(super) lease: Lease,
+    pub(super) lease: Arc<Lease>,
     pub(super) units: u64,
 }
 
 impl Added {
     /// Whether it was charged by any such rule.
     fn is_any(&self, which: impl Fn(&CompiledRule) -> bool) -> bool {
-        self.lease.charges().any(|charge| which(charge.rule))
+        self.lease.rules().any(which)
     }
 }
 
@@ -108,9 +108,11 @@ impl Lease {
     }
 
     /// It is a part of another lease, which settles it, and no permit of its own.
-    pub(super) fn into_part(mut self) -> Self {
+    pub(super) fn into_part(mut self: Arc<Self>) -> Arc<Self> {
         self.release();
-        self.is_counted = false;
+        if let Some(own) = Arc::get_mut(&mut self) {
+            own.is_counted = false;
+        }
         self
     }
 
@@ -132,12 +134,17 @@ impl Lease {
 
     /// Whether a rule allows the request's handler to settle it.
     pub(crate) fn is_settled_by_handler(&self) -> bool {
-        self.charges().any(|charge| charge.rule.options.settle)
+        self.rules().any(|rule| rule.options.settle)
     }
 
     /// All charges that can be settled.
     fn charges(&self) -> impl Iterator<Item = Charge<'_>> {
         self.receipts().flat_map(|(receipt, _)| receipt.charges())
+    }
+
+    /// The rules of all these charges.
+    fn rules(&self) -> impl Iterator<Item = &CompiledRule> {
+        self.receipts().flat_map(|(receipt, _)| receipt.rules())
     }
 
     /// All that can be settled, and the limiter that charged it.
@@ -179,7 +186,7 @@ impl Lease {
 
     /// Whether a rule charges the bytes of the response.
     pub(crate) fn counts_bytes(&self) -> bool {
-        self.charges().any(|charge| charge.rule.options.per_byte.is_some())
+        self.rules().any(|rule| rule.options.per_byte.is_some())
     }
 
     /// The response had so many bytes: rules that charge them settle what was stated.
@@ -224,7 +231,7 @@ impl Lease {
     /// Gives back what rules charged that refund what no handler has settled.
     fn refund_unsettled(&self, settled: &[(String, u64)]) {
         let refunds = |rule: &CompiledRule| rule.options.unsettled == Unsettled::Refund;
-        if self.is_counted && self.charges().any(|charge| refunds(charge.rule)) {
+        if self.is_counted && self.rules().any(refunds) {
             let is_open = |rule: &CompiledRule| settled.iter().all(|(unit, _)| unit != rule.options.unit_name());
             self.settle_where(|rule| refunds(rule) && is_open(rule), Settlement::GiveBack(u64::MAX));
         }
@@ -284,7 +291,7 @@ impl Lease {
 
     fn settle_where(&self, which: impl Fn(&CompiledRule) -> bool, settlement: Settlement) {
         for (receipt, decider) in self.receipts() {
-            if !receipt.charges().any(|charge| which(charge.rule)) {
+            if !receipt.rules().any(&which) {
                 continue;
             }
             // The clone shares what is left to give back.
@@ -314,7 +321,7 @@ impl Lease {
 
     /// Whether anything is left to do for the request once its response is there.
     pub(crate) fn outlives_response(&self) -> bool {
-        self.receipts().any(|(receipt, _)| receipt.charges().any(|charge| is_kept_by(&charge)))
+        self.rules().any(|rule| rule.follows_up()) || self.holds_in_flight()
     }
 
     /// Whether a concurrency limit counts the request.
@@ -419,8 +426,7 @@ impl Lease {
 
 /// Whether anything is left to do for a charge after its request is sent.
 pub(super) fn is_kept_by(charge: &Charge<'_>) -> bool {
-    let rule = charge.rule;
-    rule.is_settled_late() || rule.ladder.is_some() || rule.counts_messages() || holds_in_flight(charge)
+    charge.rule.follows_up() || holds_in_flight(charge)
 }
 
 fn holds_in_flight(charge: &Charge<'_>) -> bool {
@@ -428,7 +434,7 @@ fn holds_in_flight(charge: &Charge<'_>) -> bool {
 }
 
 fn is_settled_late(receipt: &Receipt) -> bool {
-    receipt.charges().any(|charge| charge.rule.is_settled_late())
+    receipt.rules().any(CompiledRule::is_settled_late)
 }
 
 /// What the request said that it costs, for a charge that its rule has multiplied.

@@ -46,7 +46,7 @@ pub use self::{
     state::RateLimiter, stats::Stats, upstream::AdaptiveRateStatus,
 };
 pub(crate) use self::{
-    admission::Admission,
+    admission::{Admission, Next},
     decide::CallerNeeds,
     drive::Driving,
     lease::Lease,
@@ -89,9 +89,9 @@ impl RateLimiter {
     /// [`acquire`](Self::acquire), with a wait of zero if need be.
     pub async fn check(&self, descriptor: &Descriptor<'_>) -> Decision {
         let mut decision = Decision::unlimited();
-        let Some(admission) = self.decide(descriptor, Duration::ZERO, &mut decision) else { return decision };
-        let (decision, admission) = admission.drive(decision).await;
         // What was charged stays charged, and in-flight units come back.
+        let Next::Wait(admission) = self.decide(descriptor, Duration::ZERO, &mut decision) else { return decision };
+        let (decision, admission) = admission.drive(decision).await;
         drop(admission.take_lease());
         decision
     }
@@ -128,10 +128,9 @@ impl RateLimiter {
     pub fn try_check(&self, descriptor: &Descriptor<'_>) -> Option<Decision> {
         let mut decision = Decision::unlimited();
         match self.decide_for(Purpose::SendNow, descriptor, Duration::ZERO, &mut Decided::new(&mut decision)) {
-            Some(admission) if !admission.is_done() => return None,
-            admission => drop(admission.and_then(Admission::take_lease)),
+            Next::Done(_) => Some(decision),
+            Next::Wait(_) => None,
         }
-        Some(decision)
     }
 
     /// Waits until all rules that apply admit a request, and charges it. Rejects
@@ -174,11 +173,9 @@ impl RateLimiter {
         let mut decision = Decision::unlimited();
         let mut decided = Decided::new(&mut decision);
         let admission = match (self.decide_for(Purpose::Acquire, descriptor, max_wait, &mut decided), decided.charged) {
-            (None, charged) => return Permit::new(decision, charged.map_or(PermitKind::Nothing, PermitKind::Charged)),
-            (Some(admission), _) if admission.is_done() => {
-                return Permit::new(decision, admission.take_lease().into());
-            }
-            (Some(admission), _) => admission,
+            (Next::Done(_), Some(charged)) => return Permit::new(decision, PermitKind::Charged(charged)),
+            (Next::Done(lease), None) => return Permit::new(decision, lease.into()),
+            (Next::Wait(admission), _) => admission,
         };
         match admission.drive_here(decision) {
             Ok(driving) => {
@@ -223,8 +220,8 @@ impl RateLimiter {
             return decision;
         }
         match self.decide_for(Purpose::Peek, descriptor, Duration::ZERO, &mut Decided::new(&mut decision)) {
-            Some(admission) => admission.drive(decision).await.0,
-            None => decision,
+            Next::Wait(admission) => admission.drive(decision).await.0,
+            Next::Done(_) => decision,
         }
     }
 

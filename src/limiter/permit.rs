@@ -62,12 +62,12 @@ pub(super) enum PermitKind {
     Nothing,
     /// It was charged at once, and nothing is left to do.
     Charged(Charged),
-    Lease(Box<Lease>),
+    Lease(Arc<Lease>),
 }
 
-impl From<Option<Lease>> for PermitKind {
-    fn from(lease: Option<Lease>) -> Self {
-        lease.map_or(Self::Nothing, |lease| Self::Lease(Box::new(lease)))
+impl From<Option<Arc<Lease>>> for PermitKind {
+    fn from(lease: Option<Arc<Lease>>) -> Self {
+        lease.map_or(Self::Nothing, Self::Lease)
     }
 }
 

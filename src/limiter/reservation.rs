@@ -53,7 +53,7 @@ pub(crate) struct Reservation {
 #[derive(Debug)]
 enum Slot {
     /// Its time has come.
-    Due(Lease),
+    Due(Arc<Lease>),
     /// In the future.
     Queued(QueuedSlot),
 }
@@ -127,7 +127,7 @@ impl Reservation {
     /// The reservation of a request that can be sent now.
     pub(super) fn now(lease: Lease, keeps_lease: bool) -> Self {
         let behind = Timestamp::from_nanos(0);
-        Self { slot: Some(Slot::Due(lease)), shadows: Vec::new(), keeps_lease, behind, put_off: None }
+        Self { slot: Some(Slot::Due(Arc::new(lease))), shadows: Vec::new(), keeps_lease, behind, put_off: None }
     }
 
     /// The reservation of a request for which only shadow rules keep a lease.
@@ -206,7 +206,7 @@ impl Reservation {
             SlotTime::Later(_) => return Some((entry.at(), false)),
             SlotTime::Now(_, mut grant) => {
                 grant.receipt.kept_mut().zip(mem::take(owners)).for_each(|(kept, owner)| kept.assign_to(owner));
-                Some((entry.at(), Slot::Due(Lease::new(limiter, grant))))
+                Some((entry.at(), Slot::Due(Arc::new(Lease::new(limiter, grant)))))
             }
             SlotTime::Lost => None,
         };
@@ -265,31 +265,29 @@ impl Reservation {
         self.shadows.extend(shadows);
     }
 
-    pub(super) fn is_settled_by_handler(&self) -> bool {
-        let own = matches!(&self.slot, Some(Slot::Due(lease)) if lease.is_settled_by_handler());
-        own || self.shadows.iter().any(Lease::is_settled_by_handler)
-    }
-
     /// The request is subject to these charges too, which were not charged.
     pub(super) fn add_uncharged(&mut self, receipt: Receipt) {
-        if let Some(Slot::Due(lease)) = &mut self.slot {
+        if let Some(Slot::Due(lease)) = &mut self.slot
+            && let Some(lease) = Arc::get_mut(lease)
+        {
             lease.add_uncharged(receipt);
         }
     }
 
     /// Called when the request is sent. Returns the lease that it keeps.
-    pub(crate) fn take(&mut self) -> Option<Lease> {
+    pub(crate) fn take(&mut self) -> Option<Arc<Lease>> {
         let mut lease = self.lease()?;
         let shadows = mem::take(&mut self.shadows);
         if !self.keeps_lease {
             return None;
         }
-        lease.count(shadows, self.put_off.as_deref().copied());
+        // It has not been shared yet.
+        Arc::get_mut(&mut lease)?.count(shadows, self.put_off.as_deref().copied());
         Some(lease)
     }
 
     /// Takes the lease, if its time has come.
-    fn lease(&mut self) -> Option<Lease> {
+    fn lease(&mut self) -> Option<Arc<Lease>> {
         match self.slot.take_if(|slot| matches!(slot, Slot::Due(_))) {
             Some(Slot::Due(lease)) => Some(lease),
             _ => None,

@@ -10,8 +10,9 @@ fn a_waiter_takes_little_memory() {
     let waits = || {
         let mut decision = Decision::unlimited();
         let mut decided = Decided::new(&mut decision);
-        let admission = limiter.decide_for(Purpose::Acquire, &Descriptor::new("/"), Duration::MAX, &mut decided);
-        admission.unwrap().drive(decision)
+        let next = limiter.decide_for(Purpose::Acquire, &Descriptor::new("/"), Duration::MAX, &mut decided);
+        let Next::Wait(admission) = next else { panic!("it has to wait") };
+        admission.drive(decision)
     };
     drop(waits());
     let size = size_of_val(&*waits());

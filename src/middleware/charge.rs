@@ -183,8 +183,7 @@ pub struct InFlightGuard {
 
 impl InFlightGuard {
     /// Boxed, since most responses have no guard, and each is moved several times.
-    pub(super) fn new(lease: Lease, endpoint: u128) -> Box<Self> {
-        let lease = Arc::new(lease);
+    pub(super) fn new(lease: Arc<Lease>, endpoint: u128) -> Box<Self> {
         let sent = lease.counts_bytes().then_some(0);
         Box::new(Self { lease, messages: None, asks_for_upgrade: false, connection: None, endpoint, sent })
     }
@@ -200,10 +199,14 @@ impl InFlightGuard {
 
     /// Limits the messages of a stream for rules that charge them. Returns the
     /// limiter of the client's messages.
-    pub(super) fn limit_messages(&mut self, max_wait: Duration, time_left: Duration) -> Option<MessageLimiter> {
+    pub(super) fn limit_messages(
+        &mut self,
+        max_wait: Duration,
+        time_left: impl Fn() -> Duration,
+    ) -> Option<MessageLimiter> {
         let lease = &self.lease;
         let limiter =
-            |messages| lease.counts(messages).then(|| MessageLimiter::new(lease, messages, max_wait, time_left));
+            |messages| lease.counts(messages).then(|| MessageLimiter::new(lease, messages, max_wait, time_left()));
         self.messages = limiter(Messages::Server);
         limiter(Messages::Client)
     }

@@ -214,7 +214,7 @@ impl<Req> CallContext<Req> {
     pub(super) fn prepare(
         &self,
         request: &mut Req,
-        lease: Option<Lease>,
+        lease: Option<Arc<Lease>>,
         decision: &Decision,
     ) -> Option<Box<InFlightGuard>> {
         let guard = lease.map(|lease| self.guard(lease, (self.http)(request)));
@@ -234,9 +234,9 @@ impl<Req> CallContext<Req> {
         guard
     }
 
-    fn guard(&self, lease: Lease, http: Option<&mut dyn HttpRequest>) -> Box<InFlightGuard> {
+    fn guard(&self, lease: Arc<Lease>, http: Option<&mut dyn HttpRequest>) -> Box<InFlightGuard> {
         let mut guard = InFlightGuard::new(lease, self.endpoint);
-        let time_left = http.as_ref().map_or(Duration::MAX, |request| time_left(&request.head()));
+        let time_left = || http.as_ref().map_or(Duration::MAX, |request| time_left(&request.head()));
         // Whatever the content type: tonic ignores it too.
         let messages = guard.limit_messages(self.max_wait, time_left);
         let Some(request) = http else { return guard };

@@ -96,7 +96,8 @@ impl<B, Err> Answer<Response<B>, Err> for HttpAnswer {
             guard.report_upgrade(response.status());
             // The response shows whether this is gRPC; a request may claim it. A
             // client does not limit its upstream's messages.
-            if self.feedback().is_some() || !Protocol::of(response.headers()).frames_messages() {
+            let is_framed = || self.feedback().is_none() && Protocol::of(response.headers()).frames_messages();
+            if guard.messages.is_some() && !is_framed() {
                 guard.messages = None;
             }
             guard.lease.outlives_response().then_some(guard)

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::{
     decision::RateLimited,
-    limiter::{Admission, Driving, Lease},
+    limiter::{Driving, Lease, Next},
     policy::Messages,
 };
 
@@ -166,14 +166,11 @@ impl MessageLimiter {
     /// Charges the next message.
     fn charge(&self) -> Message {
         let left = self.deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
-        let (decision, admission) = self.lease.charge_message(self.messages, self.max_wait.min(left));
-        match admission {
-            None if !decision.is_allowed() => Message::Rejected(RateLimited::new(decision)),
-            Some(admission) if !admission.is_done() => Message::Waits(Mutex::new(admission.drive(decision))),
-            admission => {
-                drop(admission.map(Admission::take_lease));
-                Message::Admitted
-            }
+        let (decision, next) = self.lease.charge_message(self.messages, self.max_wait.min(left));
+        match next {
+            Next::Wait(admission) => Message::Waits(Mutex::new(admission.drive(decision))),
+            Next::Done(_) if decision.is_allowed() => Message::Admitted,
+            Next::Done(_) => Message::Rejected(RateLimited::new(decision)),
         }
     }
 }

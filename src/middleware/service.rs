@@ -23,7 +23,7 @@ use crate::{
     decision::{Decision, RateLimitedKind},
     descriptor::{Descriptor, TenantRef},
     http::Http,
-    limiter::CallerNeeds,
+    limiter::{CallerNeeds, Next},
 };
 
 /// A rate-limited service, made by [`RateLimitLayer`].
@@ -89,7 +89,7 @@ where
                 endpoint = limiter.endpoint_key(descriptor);
             }
         });
-        let (admission, settles) = limiter.decide_on(describe_request, *max_wait, needs, &mut decision);
+        let (next, settles) = limiter.decide_on(describe_request, *max_wait, needs, &mut decision);
         // A rejected request has it too.
         if let (Some(tenant), Some(request)) = (tenant, D::http(&mut request)) {
             request.extensions_mut().insert(tenant);
@@ -108,14 +108,11 @@ where
             settles,
             endpoint,
         };
-        let guard = match admission {
-            None if !decision.is_allowed() => return self.reject(decision, &mut request),
-            None if !settles && !expose => None,
-            None => context().prepare(&mut request, None, &decision),
-            Some(admission) if admission.is_done() => {
-                context().prepare(&mut request, admission.take_lease(), &decision)
-            }
-            Some(admission) => {
+        let guard = match next {
+            Next::Done(_) if !decision.is_allowed() => return self.reject(decision, &mut request),
+            Next::Done(None) if !settles && !expose => None,
+            Next::Done(lease) => context().prepare(&mut request, lease, &decision),
+            Next::Wait(admission) => {
                 return match admission.drive_here(decision) {
                     Ok(driving) => {
                         // Frees the capacity that the readied service occupies.

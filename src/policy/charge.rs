@@ -254,7 +254,7 @@ impl OwnedCharge {
         Charge { tiers: part.unwrap_or(charge.tiers), tenant, max_wait: self.max_wait, ..charge }
     }
 
-    fn rule(&self) -> &CompiledRule {
+    pub(crate) fn rule(&self) -> &CompiledRule {
         &self.policy.rules[self.charged.rule]
     }
 

@@ -376,6 +376,11 @@ impl CompiledRule {
         self.options.per_message.is_some()
     }
 
+    /// Whether it follows what becomes of a request that it has charged.
+    pub(crate) fn follows_up(&self) -> bool {
+        self.is_settled_late() || self.ladder.is_some() || self.counts_messages()
+    }
+
     /// What happens to a request when the backend fails in this way.
     pub(crate) fn failure_mode(&self, error: BackendErrorKind) -> FailureMode {
         // It is counted in this process, whatever the backend does.

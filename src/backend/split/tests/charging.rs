@@ -1,12 +1,12 @@
 use super::*;
 use crate::{
     backend::Settlement,
-    limiter::{Admission, Lease},
+    limiter::{Lease, Next},
     policy::Rule,
 };
 
 /// Decides a request that may wait; returns how long it does.
-fn reserve(limiter: &RateLimiter, max_wait: Duration) -> Option<(Duration, Option<Box<Admission>>)> {
+fn reserve(limiter: &RateLimiter, max_wait: Duration) -> Option<(Duration, Next)> {
     let mut decision = Decision::unlimited();
     let request = Descriptor::new("/").tenant("acme");
     let reservation = limiter.decide(&request, max_wait, &mut decision);
@@ -129,10 +129,11 @@ fn debts_and_refunds_follow_the_share() {
     }
 }
 
-fn take(limiter: &RateLimiter) -> Option<Lease> {
+fn take(limiter: &RateLimiter) -> Option<std::sync::Arc<Lease>> {
     let mut decision = Decision::unlimited();
     let request = Descriptor::new("/").tenant("acme");
-    limiter.decide(&request, Duration::ZERO, &mut decision)?.take_lease()
+    let Next::Done(lease) = limiter.decide(&request, Duration::ZERO, &mut decision) else { return None };
+    lease
 }
 
 #[test]
