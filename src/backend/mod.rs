@@ -38,6 +38,8 @@ pub(crate) use self::outcome::ImmediateStates;
 pub(crate) use self::outcome::TierStates;
 #[cfg(feature = "redis")]
 pub(crate) use self::receipt::Moving;
+#[cfg(feature = "redis")]
+pub(crate) use self::receipt::TierClaim;
 #[cfg(all(feature = "redis", feature = "tls", feature = "watch"))]
 pub(crate) use self::redis::provide_cryptography;
 #[cfg(feature = "redis")]
@@ -57,7 +59,6 @@ pub(crate) use self::{
     in_process::InProcess,
     memory::{engine::Engine, machine_source::FullQuota},
     outcome::{OutcomeKind, TierState},
-    receipt::TierClaim,
     request::Caller,
 };
 pub use crate::policy::charge::Charge;

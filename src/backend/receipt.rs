@@ -55,6 +55,8 @@ pub enum Settlement {
 #[derive(Clone, Debug)]
 pub struct Receipt {
     charged: SmallVec<[Charged; 1]>,
+    /// Whether a concurrency limit counts the request.
+    is_in_flight: bool,
     decided: u64,
     at: u64,
 }
@@ -129,7 +131,8 @@ impl Receipt {
             });
             Charged { charge: OwnedCharge::new(charge, policy), claims: Claims::new(claims.collect()) }
         };
-        Self { charged: charges.iter().map(charged).collect(), decided, at: departs }
+        let is_in_flight = charges.iter().any(Charge::is_in_flight);
+        Self { charged: charges.iter().map(charged).collect(), is_in_flight, decided, at: departs }
     }
 
     /// A receipt for charges that were counted at `now`, with one claim for each
@@ -145,17 +148,37 @@ impl Receipt {
             let own = claims.by_ref().take(charge.tiers().len()).collect();
             Charged { charge: OwnedCharge::new(charge, policy), claims: Claims::new(own) }
         };
-        Self { charged: charges.iter().map(charged).collect(), decided: now.as_nanos(), at: now.as_nanos() }
+        let is_in_flight = charges.iter().any(Charge::is_in_flight);
+        let charged = charges.iter().map(charged).collect();
+        Self { charged, is_in_flight, decided: now.as_nanos(), at: now.as_nanos() }
+    }
+
+    /// A receipt for charges that their own counters admitted at `now`. `charged` has the
+    /// nanoseconds until the reset of each tier, and the version that it then had.
+    pub(crate) fn immediate(
+        policy: &Arc<CompiledPolicy>,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+        charged: impl IntoIterator<Item = (u64, u64)>,
+    ) -> Self {
+        let at = now.as_nanos();
+        let tiers = charges.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge.cost, tier)));
+        let claims = tiers.zip(charged).map(|((cost, tier), (reset, version))| TierClaim {
+            claim: tier.machine.claim(at, cost, at.saturating_add(reset), version),
+            shared: false,
+        });
+        Self::counted(policy, charges, now, claims)
     }
 
     /// A receipt for nothing.
     pub(crate) fn nothing(now: Timestamp) -> Self {
-        Self { charged: SmallVec::new(), decided: now.as_nanos(), at: now.as_nanos() }
+        Self { charged: SmallVec::new(), is_in_flight: false, decided: now.as_nanos(), at: now.as_nanos() }
     }
 
     /// Adds the charges of another receipt.
     pub(crate) fn append(&mut self, other: Self) {
         self.charged.extend(other.charged);
+        self.is_in_flight |= other.is_in_flight;
     }
 
     /// When the request was decided.
@@ -190,7 +213,7 @@ impl Receipt {
 
     /// Whether a concurrency limit counts the request.
     pub(crate) fn holds_in_flight(&self) -> bool {
-        self.charges().any(|charge| charge.cost > 0 && charge.tiers().iter().any(Tier::is_in_flight))
+        self.is_in_flight
     }
 
     /// Marks its claims as being changed until the result is dropped. `None` if
@@ -212,6 +235,8 @@ impl Receipt {
     /// units that are left to refund.
     pub(crate) fn only(mut self, mut keep: impl FnMut(&Charge<'_>) -> bool) -> Option<Self> {
         self.charged.retain(|charged| keep(&charged.charge.charge()));
+        let is_in_flight = self.is_in_flight && self.charges().any(|charge| charge.is_in_flight());
+        self.is_in_flight = is_in_flight;
         (!self.charged.is_empty()).then_some(self)
     }
 

@@ -65,10 +65,10 @@ const OVERLOADED_WAIT: Duration = Duration::from_millis(10);
 /// What a request does next.
 pub(super) enum Step {
     /// The decision holds. `None`: the request was rejected, or has nothing to
-    /// keep. In a box, since it is large and most have none.
-    Done(Option<Box<Reservation>>),
+    /// keep.
+    Done(Option<Reservation>),
     /// Admitted: sleep until the reserved slot.
-    Sleep(Box<Reservation>),
+    Sleep(Reservation),
     /// A key is cooling down: sleep until that is over, then start again.
     CoolDown(Timestamp),
     /// Wait in the queue of a key until called, then start again.
@@ -144,7 +144,7 @@ impl Step {
         }
         match &mut self {
             Self::Done(Some(reservation)) | Self::Sleep(reservation) => reservation.keep(shadows),
-            Self::Done(none) => none.insert(Box::new(Reservation::of_shadows(limiter))).keep(shadows),
+            Self::Done(none) => none.insert(Reservation::of_shadows(limiter)).keep(shadows),
             _ => {}
         }
         self

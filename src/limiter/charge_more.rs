@@ -62,7 +62,8 @@ impl Lease {
     /// Whether messages in this direction are charged one by one. Those of a
     /// request that the fallback limiter admitted are not.
     pub(crate) fn counts(&self, messages: Messages) -> bool {
-        self.grant.decider == Decider::Backend && self.receipt().rules().any(|rule| rule.counts(messages))
+        let is_counted = || self.receipt().rules().any(|rule| rule.counts(messages));
+        self.grant.decider == Decider::Backend && self.is_followed_up && is_counted()
     }
 
     /// Decides another message. It is charged as the request was, for the rules

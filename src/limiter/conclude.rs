@@ -4,11 +4,13 @@
 //! It does not choose when a request is admitted: the backend has. But it may give a
 //! request that the backend rejects a slot that another waiter has left.
 
+use std::mem;
+
 use super::{
     admission::Step,
     attempt::{Attempt, Charges, longest_wait, rules},
     current::PolicySnapshot,
-    grant::{Decider, FoundLimits, Grant},
+    grant::{Decider, Grant},
     lease::Lease,
     observe::{self, RuleAndPriority},
     queue::{is_adaptive, longest_in_queue, rate_queues},
@@ -125,12 +127,13 @@ fn reserve(
     outcome: &Outcome,
     decider: Decider,
     put_off: Option<Postponement>,
-) -> Option<Box<Reservation>> {
-    let limits = match attempt.snapshot.policy.adapts {
-        true => attempt.found_in_flight(charges, &outcome.tiers),
-        false => FoundLimits::new(),
-    };
+) -> Option<Reservation> {
+    let limits = mem::take(&mut attempt.limits);
     let Attempt { limiter, snapshot, now, .. } = *attempt;
+    let limits = match snapshot.policy.adapts {
+        true => limiter.found_in_flight(charges, outcome.tiers.iter().map(|state| state.remaining), limits, now),
+        false => limits,
+    };
     let keeps_lease = attempt.keeps_lease(charges);
     let waits = outcome.answer != OutcomeKind::Admitted { wait: 0 };
     let is_kept = keeps_lease || waits || put_off.is_some();
@@ -140,16 +143,16 @@ fn reserve(
         return None;
     }
     let grant = Grant { mirror, limits, ..Grant::new(decider, Receipt::new(snapshot.policy, charges, now, outcome)) };
-    Some(Box::new(match waits {
+    Some(match waits {
         false => Reservation::now(Lease::new(limiter, grant), keeps_lease).put_off(put_off),
         true => Reservation::later(limiter, grant, keeps_lease, newcomer(attempt, charges), attempt.slots.take()),
-    }))
+    })
 }
 
 /// A slot that the queue of these charges keeps free, where there is one in
 /// time: others may have reserved all later ones. Under a fair rule, a slot of a
 /// tenant that has more waiters.
-fn free_slot(attempt: &Attempt<'_>, charges: &[Charge<'_>]) -> Option<Box<Reservation>> {
+fn free_slot(attempt: &Attempt<'_>, charges: &[Charge<'_>]) -> Option<Reservation> {
     if attempt.limiter.inner.waiters.waiting() == 0 {
         return None;
     }
@@ -166,7 +169,7 @@ fn free_slot(attempt: &Attempt<'_>, charges: &[Charge<'_>]) -> Option<Box<Reserv
         }
         attempt.replace_waiter();
     }
-    Some(Box::new(reservation))
+    Some(reservation)
 }
 
 /// A waiter in the queue of all that are charged the same.

@@ -59,12 +59,7 @@ impl RateLimiter {
 
     /// Decides a request and fills in `decision`, which must be
     /// [`Decision::unlimited`].
-    pub(crate) fn decide(
-        &self,
-        descriptor: &Descriptor<'_>,
-        max_wait: Duration,
-        decision: &mut Decision,
-    ) -> Next {
+    pub(crate) fn decide(&self, descriptor: &Descriptor<'_>, max_wait: Duration, decision: &mut Decision) -> Next {
         self.decide_for(Purpose::Send, descriptor, max_wait, &mut Decided::new(decision))
     }
 
@@ -124,10 +119,10 @@ impl RateLimiter {
         let immediate = Immediate { limiter: self, snapshot, now, options: &options };
         let mut is_possible = immediate.is_possible();
         if is_possible {
-            let allow = |charge: &Charge<'_>| immediate.allow(slice::from_ref(charge), decided);
+            let allow = |charge: &mut Charge<'_>| immediate.allow(slice::from_mut(charge), decided);
             match snapshot.policy.resolve_uniform(descriptor, allow) {
-                Some(true) => return Next::Done(None),
-                Some(false) => is_possible = false,
+                Some(Some(next)) => return next,
+                Some(None) => is_possible = false,
                 None => {}
             }
         }
@@ -156,13 +151,16 @@ impl RateLimiter {
             if enforced.is_empty() && shadows.is_empty() {
                 return Next::Done(None);
             }
-            if is_possible && shadows.is_empty() && !policy.keeps_receipts() && immediate.allow(enforced, decided) {
-                return Next::Done(None);
-            }
-            let mut limits = FoundLimits::new();
             if policy.is_dynamic {
                 policy.estimate(descriptor, enforced.iter_mut().chain(&mut *shadows));
             }
+            if is_possible
+                && shadows.is_empty()
+                && let Some(next) = immediate.allow(enforced, decided)
+            {
+                return next;
+            }
+            let mut limits = FoundLimits::new();
             if policy.adapts {
                 for charge in enforced.iter_mut().chain(&mut *shadows) {
                     if let Some(limit) = self.adapt(charge, now) {

@@ -55,7 +55,7 @@ pub(super) fn fall_back(attempt: &mut Attempt<'_>, error: BackendError, decision
         // Nothing is charged, but the upstream may send feedback all the same.
         return Step::Done(keeps_lease.then(|| {
             let receipt = Receipt::counted(snapshot.policy, charges, now, []);
-            Box::new(Reservation::now(Lease::new(limiter, Grant::new(Decider::Fallback, receipt)), true))
+            Reservation::now(Lease::new(limiter, Grant::new(Decider::Fallback, receipt)), true)
         }));
     }
     let request = attempt.request(&local, Duration::ZERO);

@@ -1,5 +1,5 @@
 //! The immediate allow: a request whose counters all exist and admit it now, in this
-//! process or by units that it has leased, and for which nothing is left to do.
+//! process or by units that it has leased.
 //!
 //! It is a shortcut of `decide.rs`: it rejects nothing, and what it does not admit is
 //! decided there. Without it and [`CompiledPolicy::resolve_uniform`], the leanest general
@@ -12,19 +12,25 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::{
-    admission::Decided,
+    admission::{Decided, Next},
     attempt::{AttemptOptions, Purpose, rules},
     conclude::add_tiers,
     current::PolicySnapshot,
+    grant::{Decider, FoundLimits, Grant},
+    lease::{Lease, is_kept_by},
     observe,
     permit::Charged,
     state::RateLimiter,
 };
 use crate::{
-    backend::{Charge, ImmediateStates},
+    algorithm::{QuotaStatus, Versioned},
+    backend::{Charge, ImmediateStates, Receipt},
+    decision::Decision,
     observe::RequestResult,
-    policy::CompiledPolicy,
+    policy::{CompiledPolicy, Tier},
     time::Timestamp,
 };
 
@@ -44,52 +50,94 @@ impl<'a> Immediate<'a> {
         Self { snapshot: PolicySnapshot { policy, ..self.snapshot }, ..self }
     }
 
-    /// Whether a request that is admitted now is also sent now, and keeps nothing but a
-    /// permit: no key cools down. The holder of a permit also keeps to the resume
-    /// schedules of its keys. By leased units neither a permit is made, nor is the fallback
-    /// limiter kept warm.
+    /// Whether a request that is admitted now is also sent now: no key cools down. By leased
+    /// units neither a permit is made, nor is the fallback limiter kept warm.
     #[inline]
     pub(super) fn is_possible(&self) -> bool {
         let Self { limiter, snapshot, now, options } = *self;
-        let cooldowns = &limiter.inner.cooldowns;
-        let is_put_off = cooldowns.any(now) || options.acquires() && cooldowns.is_paced();
         let may_be_leased = || {
             let is_sent = options.purpose == Purpose::Send;
             limiter.inner.leases && is_sent && !snapshot.policy.fails_locally
         };
         let is_here = limiter.inner.engine.is_some() || may_be_leased();
-        is_here && !options.keeps_lease && !options.peeks() && !is_put_off
+        is_here && !options.peeks() && !limiter.inner.cooldowns.any(now)
     }
 
-    /// Charges all rules that apply. Returns whether the request is admitted.
+    /// Charges all rules that apply. `None` where the request is not admitted at once.
+    pub(super) fn allow(&self, charges: &mut [Charge<'_>], decided: &mut Decided<'_>) -> Option<Next> {
+        if self.options.needs_lease() || self.snapshot.policy.keeps_receipts() {
+            return self.allow_and_keep(charges, decided);
+        }
+        self.charge(charges, decided.decision, |_| {}).then_some(Next::Done(None))
+    }
+
+    /// Does the same where the request may keep something of what it is charged. For that,
+    /// counters of this process have to charge it, no key may resume by a schedule, and no
+    /// request may be ahead in a queue.
+    #[inline(never)]
+    fn allow_and_keep(&self, charges: &mut [Charge<'_>], decided: &mut Decided<'_>) -> Option<Next> {
+        let Self { limiter, snapshot: PolicySnapshot { policy, .. }, now, options } = *self;
+        let inner = &limiter.inner;
+        if inner.engine.is_none() || inner.cooldowns.is_paced() || !inner.queues.are_empty() {
+            return None;
+        }
+        let (mut limits, mut charged) = (FoundLimits::new(), SmallVec::<[Versioned; 1]>::new());
+        if policy.adapts {
+            limits.extend(charges.iter_mut().filter_map(|charge| limiter.adapt(charge, now)));
+        }
+        if !self.charge(charges, decided.decision, |status| charged.push(status)) {
+            return None;
+        }
+        if options.keeps_lease || charges.iter().any(is_kept_by) {
+            let remaining = charged.iter().map(|(status, _)| status.remaining);
+            let limits = limiter.found_in_flight(charges, remaining, limits, now);
+            let charged = charged.iter().map(|(status, version)| (status.reset, *version));
+            let receipt = Receipt::immediate(policy, charges, now, charged);
+            let mut lease = Lease::new(limiter, Grant { limits, ..Grant::new(Decider::Backend, receipt) });
+            lease.count(Vec::new(), None);
+            return Some(Next::Done(Some(Arc::new(lease))));
+        }
+        if options.acquires() {
+            decided.charged = Some(Charged::new(limiter, policy, charges, &charged));
+        }
+        Some(Next::Done(None))
+    }
+
+    /// Charges all of these, and counts the request, if it is admitted at once. Passes what
+    /// each tier was left with to `tell`, unless units are leased.
     #[inline]
-    pub(super) fn allow(&self, charges: &[Charge<'_>], decided: &mut Decided<'_>) -> bool {
+    fn charge(&self, charges: &[Charge<'_>], decision: &mut Decision, mut tell: impl FnMut(Versioned)) -> bool {
         let Self { limiter, snapshot, now, options } = *self;
-        let mut states = ImmediateStates::default();
+        let mut add = |tier: &Tier, status: Versioned| {
+            if options.reads_decision {
+                let QuotaStatus { remaining, reset } = status.0;
+                decision.add_tier(tier.status(remaining, reset, false));
+            }
+            tell(status);
+        };
         let is_charged = match &limiter.inner.engine {
-            Some(engine) => engine.0.charge_now(charges, now, &mut states),
-            None => self.charge_leased(charges, &mut states),
+            Some(engine) => engine.0.charge_now(charges, now, &mut add),
+            None => self.charge_leased(charges, decision),
         };
         if !is_charged {
             return false;
         }
-        let decision = &mut *decided.decision;
         if options.reads_decision {
-            add_tiers(decision, charges, &states.0);
             decision.admit(now, 0);
         }
         observe::record(snapshot.counters, rules(charges), RequestResult::Allowed, decision, now);
         limiter.count_units(snapshot.counters, charges, decision, now);
-        if options.acquires() {
-            decided.charged = Some(Charged::new(limiter, snapshot.policy, charges, &states.0));
-        }
         true
     }
 
     /// Charges all rules that apply by units that the backend has leased.
     #[inline(never)]
-    fn charge_leased(&self, charges: &[Charge<'_>], states: &mut ImmediateStates) -> bool {
-        let backend = self.limiter.inner.backend.extension();
-        backend.is_some_and(|backend| backend.charge_leased(charges, self.now, states))
+    fn charge_leased(&self, charges: &[Charge<'_>], decision: &mut Decision) -> bool {
+        let (backend, mut states) = (self.limiter.inner.backend.extension(), ImmediateStates::default());
+        let is_charged = backend.is_some_and(|backend| backend.charge_leased(charges, self.now, &mut states));
+        if is_charged && self.options.reads_decision {
+            add_tiers(decision, charges, &states.0);
+        }
+        is_charged
     }
 }

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     backend::{Backend, Charge, Outcome, OutcomeKind, Receipt, Settlement},
     decision::RateLimited,
-    policy::{CompiledPolicy, CompiledRule, Tier, Unsettled, charge::Charges},
+    policy::{CompiledPolicy, CompiledRule, Unsettled, charge::Charges},
     time::Timestamp,
     unit::Unit,
 };
@@ -41,6 +41,9 @@ pub(crate) struct Lease {
     /// Of shadow rules: each was charged separately.
     pub(super) shadows: Vec<Self>,
     changes: Mutex<Changes>,
+    /// Whether a rule follows what becomes of the request: by far most do not, and are not
+    /// asked.
+    pub(super) is_followed_up: bool,
     /// Whether it is counted among the limiter's permits.
     is_counted: bool,
     is_released: AtomicBool,
@@ -66,16 +69,23 @@ pub(super) struct Added {
 impl Added {
     /// Whether it was charged by any such rule.
     fn is_any(&self, which: impl Fn(&CompiledRule) -> bool) -> bool {
-        self.lease.rules().any(which)
+        self.lease.receipts().any(|(receipt, _)| receipt.rules().any(&which))
     }
 }
 
 impl Lease {
     pub(super) fn new(limiter: &RateLimiter, grant: Grant) -> Self {
-        let limiter = limiter.clone();
-        let is_released = AtomicBool::new(false);
-        let changes = Mutex::default();
-        Self { limiter, grant, shadows: Vec::new(), changes, is_counted: false, is_released, put_off: None }
+        let is_followed_up = grant.receipt.rules().any(CompiledRule::follows_up);
+        Self {
+            limiter: limiter.clone(),
+            grant,
+            shadows: Vec::new(),
+            changes: Mutex::default(),
+            is_followed_up,
+            is_counted: false,
+            is_released: AtomicBool::new(false),
+            put_off: None,
+        }
     }
 
     /// The lease of a shadow rule; `None` where nothing is in flight and
@@ -89,13 +99,14 @@ impl Lease {
     ) -> Option<Self> {
         let OutcomeKind::Admitted { .. } = outcome.answer else { return None };
         let receipt = Receipt::new(policy, slice::from_ref(charge), now, outcome);
-        let is_kept = receipt.holds_in_flight() || is_settled_late(&receipt);
+        let is_kept = receipt.holds_in_flight() || receipt.rules().any(CompiledRule::is_settled_late);
         is_kept.then(|| Self::new(limiter, Grant::new(Decider::Backend, receipt)))
     }
 
     /// The request is sent, at its slot or at the later time `put_off`:
     /// the lease counts as a permit until it is released.
     pub(super) fn count(&mut self, shadows: Vec<Self>, put_off: Option<Postponement>) {
+        self.is_followed_up |= shadows.iter().any(|shadow| shadow.is_followed_up);
         (self.shadows, self.put_off) = (shadows, put_off);
         self.is_counted = true;
         self.limiter.inner.permits.add();
@@ -110,14 +121,13 @@ impl Lease {
     /// It is a part of another lease, which settles it, and no permit of its own.
     pub(super) fn into_part(mut self: Arc<Self>) -> Arc<Self> {
         self.release();
-        if let Some(own) = Arc::get_mut(&mut self) {
-            own.is_counted = false;
-        }
+        Arc::get_mut(&mut self).into_iter().for_each(|own| own.is_counted = false);
         self
     }
 
     /// It concerns these charges too, which were not charged.
     pub(super) fn add_uncharged(&mut self, receipt: Receipt) {
+        self.is_followed_up |= receipt.rules().any(CompiledRule::follows_up);
         self.grant.receipt.append(receipt);
     }
 
@@ -134,7 +144,7 @@ impl Lease {
 
     /// Whether a rule allows the request's handler to settle it.
     pub(crate) fn is_settled_by_handler(&self) -> bool {
-        self.rules().any(|rule| rule.options.settle)
+        self.follows_up(|rule| rule.options.settle)
     }
 
     /// All charges that can be settled.
@@ -142,9 +152,9 @@ impl Lease {
         self.receipts().flat_map(|(receipt, _)| receipt.charges())
     }
 
-    /// The rules of all these charges.
-    fn rules(&self) -> impl Iterator<Item = &CompiledRule> {
-        self.receipts().flat_map(|(receipt, _)| receipt.rules())
+    /// Whether a rule that follows the request up is such a rule.
+    fn follows_up(&self, which: impl Fn(&CompiledRule) -> bool) -> bool {
+        self.is_followed_up && self.receipts().any(|(receipt, _)| receipt.rules().any(&which))
     }
 
     /// All that can be settled, and the limiter that charged it.
@@ -186,7 +196,7 @@ impl Lease {
 
     /// Whether a rule charges the bytes of the response.
     pub(crate) fn counts_bytes(&self) -> bool {
-        self.rules().any(|rule| rule.options.per_byte.is_some())
+        self.follows_up(|rule| rule.options.per_byte.is_some())
     }
 
     /// The response had so many bytes: rules that charge them settle what was stated.
@@ -231,7 +241,7 @@ impl Lease {
     /// Gives back what rules charged that refund what no handler has settled.
     fn refund_unsettled(&self, settled: &[(String, u64)]) {
         let refunds = |rule: &CompiledRule| rule.options.unsettled == Unsettled::Refund;
-        if self.is_counted && self.rules().any(refunds) {
+        if self.is_counted && self.follows_up(refunds) {
             let is_open = |rule: &CompiledRule| settled.iter().all(|(unit, _)| unit != rule.options.unit_name());
             self.settle_where(|rule| refunds(rule) && is_open(rule), Settlement::GiveBack(u64::MAX));
         }
@@ -259,7 +269,9 @@ impl Lease {
     /// The response is known: rules that do not charge its status give back
     /// what they charged.
     pub(crate) fn finish(&self, status: StatusCode) {
-        self.give_back_where(|rule| !rule.keeps(status), u64::MAX);
+        if self.is_followed_up {
+            self.give_back_where(|rule| !rule.keeps(status), u64::MAX);
+        }
     }
 
     /// When the request was sent.
@@ -321,7 +333,7 @@ impl Lease {
 
     /// Whether anything is left to do for the request once its response is there.
     pub(crate) fn outlives_response(&self) -> bool {
-        self.rules().any(|rule| rule.follows_up()) || self.holds_in_flight()
+        self.is_followed_up || self.holds_in_flight()
     }
 
     /// Whether a concurrency limit counts the request.
@@ -332,7 +344,7 @@ impl Lease {
     /// The response upgrades its connection, which outlives the response and so
     /// leaves its concurrency limits.
     pub(crate) fn upgrades(&self) {
-        if let Some(charge) = self.receipt().charges().find(holds_in_flight) {
+        if let Some(charge) = self.receipt().charges().find(Charge::is_in_flight) {
             observe::upgraded(charge.rule);
         }
     }
@@ -384,7 +396,7 @@ impl Lease {
     /// The request of this shadow rule's lease is not sent. What the rule charged
     /// stays, unless it is settled late.
     pub(super) fn refund_shadow(&self) {
-        if is_settled_late(self.receipt()) {
+        if self.receipt().rules().any(CompiledRule::is_settled_late) {
             self.refund();
         } else {
             self.release();
@@ -426,15 +438,7 @@ impl Lease {
 
 /// Whether anything is left to do for a charge after its request is sent.
 pub(super) fn is_kept_by(charge: &Charge<'_>) -> bool {
-    charge.rule.follows_up() || holds_in_flight(charge)
-}
-
-fn holds_in_flight(charge: &Charge<'_>) -> bool {
-    charge.cost > 0 && charge.tiers().iter().any(Tier::is_in_flight)
-}
-
-fn is_settled_late(receipt: &Receipt) -> bool {
-    receipt.rules().any(CompiledRule::is_settled_late)
+    charge.rule.follows_up() || charge.is_in_flight()
 }
 
 /// What the request said that it costs, for a charge that its rule has multiplied.
@@ -452,7 +456,8 @@ fn difference(charged: u64, actual: u64) -> Settlement {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let settled = std::mem::take(&mut self.changes().settled);
+        let changes = self.changes.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let settled = std::mem::take(&mut changes.settled);
         self.learn_costs(&settled);
         self.refund_unsettled(&settled);
         self.release();

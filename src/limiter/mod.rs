@@ -45,6 +45,7 @@ pub use self::{
     adaptive_limit::AdaptiveLimitStatus, builder::RateLimiterBuilder, explain::Explanation, permit::Permit,
     state::RateLimiter, stats::Stats, upstream::AdaptiveRateStatus,
 };
+use self::{admission::Decided, attempt::Purpose, conclude::at_local_share, permit::PermitKind};
 pub(crate) use self::{
     admission::{Admission, Next},
     decide::CallerNeeds,
@@ -53,7 +54,6 @@ pub(crate) use self::{
     upstream::{Feedback, Pause},
     wait::timer::sleep_until,
 };
-use self::{admission::Decided, attempt::Purpose, conclude::at_local_share, permit::PermitKind};
 pub use crate::observe::TopTenant;
 #[cfg(feature = "metrics")]
 pub use crate::observe::describe_metrics;

@@ -19,7 +19,8 @@ use super::{
     upstream::Feedback,
 };
 use crate::{
-    backend::{Charge, Receipt, Settlement, TierClaim, TierState},
+    algorithm::Versioned,
+    backend::{Charge, Receipt, Settlement},
     decision::{Decision, RateLimited},
     policy::{ChargedRule, CompiledPolicy, charge::Charges},
     unit::REQUESTS,
@@ -250,12 +251,12 @@ impl Charged {
         limiter: &RateLimiter,
         policy: &Arc<CompiledPolicy>,
         charges: &[Charge<'_>],
-        states: &[TierState],
+        charged: &[Versioned],
     ) -> Self {
         limiter.inner.permits.add();
         let (mut rules, mut versions) = (SmallVec::new(), SmallVec::new());
         charges.iter().for_each(|charge| rules.push(ChargedRule::new(charge)));
-        states.iter().for_each(|state| versions.push(state.mark));
+        charged.iter().for_each(|(_, version)| versions.push(*version));
         Self { limiter: limiter.clone(), policy: Arc::clone(policy), rules, versions, lease: OnceLock::new() }
     }
 
@@ -267,12 +268,8 @@ impl Charged {
     fn make_lease(&self, decision: &Decision) -> Lease {
         let at = decision.decided_at();
         let charges: Charges<'_> = self.rules.iter().map(|rule| rule.charge(&self.policy)).collect();
-        let tiers = charges.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge.cost, tier)));
-        let claims = tiers.zip(decision.tiers()).zip(&self.versions).map(|(((cost, tier), status), version)| {
-            let full_at = at.as_nanos().saturating_add(status.reset);
-            TierClaim { claim: tier.machine.claim(at.as_nanos(), cost, full_at, *version), shared: false }
-        });
-        let receipt = Receipt::counted(&self.policy, &charges, at, claims);
+        let resets = decision.tiers().iter().map(|status| status.reset);
+        let receipt = Receipt::immediate(&self.policy, &charges, at, resets.zip(self.versions.iter().copied()));
         Lease::new(&self.limiter, Grant::new(Decider::Backend, receipt)).counted_before()
     }
 }

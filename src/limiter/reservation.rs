@@ -54,8 +54,8 @@ pub(crate) struct Reservation {
 enum Slot {
     /// Its time has come.
     Due(Arc<Lease>),
-    /// In the future.
-    Queued(QueuedSlot),
+    /// In the future. In a box, so that one that is due takes little.
+    Queued(Box<QueuedSlot>),
 }
 
 #[derive(Debug)]
@@ -175,7 +175,7 @@ impl Reservation {
     }
 
     fn queued(slot: QueuedSlot, keeps_lease: bool, behind: Timestamp) -> Self {
-        Self { slot: Some(Slot::Queued(slot)), shadows: Vec::new(), keeps_lease, behind, put_off: None }
+        Self { slot: Some(Slot::Queued(Box::new(slot))), shadows: Vec::new(), keeps_lease, behind, put_off: None }
     }
 
     /// The time of its slot, as far as it is known: others may move it.
@@ -199,9 +199,8 @@ impl Reservation {
     /// Called when it is `now`. Returns the time of its slot, and whether that
     /// has come; `None` if another tenant's waiter has the slot.
     pub(super) fn look(&mut self, now: Timestamp) -> Option<(Timestamp, bool)> {
-        let Some(Slot::Queued(QueuedSlot { limiter, entry, owners })) = &mut self.slot else {
-            return Some((self.at(), true));
-        };
+        let Some(Slot::Queued(queued)) = &mut self.slot else { return Some((self.at(), true)) };
+        let QueuedSlot { limiter, entry, owners } = &mut **queued;
         let due = match limiter.inner.slots.look(entry, now, &Owner { limiter, now }) {
             SlotTime::Later(_) => return Some((entry.at(), false)),
             SlotTime::Now(_, mut grant) => {
@@ -300,7 +299,8 @@ impl Drop for Reservation {
         self.shadows.iter().for_each(Lease::refund_shadow);
         match self.slot.take() {
             Some(Slot::Due(lease)) => lease.refund(),
-            Some(Slot::Queued(QueuedSlot { limiter, entry, .. })) => {
+            Some(Slot::Queued(queued)) => {
+                let QueuedSlot { limiter, entry, .. } = *queued;
                 let now = limiter.now();
                 limiter.inner.slots.leave(&entry, now, &Owner { limiter: &limiter, now });
             }

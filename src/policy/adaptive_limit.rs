@@ -44,8 +44,13 @@ impl LimitSteps {
         self.limits.iter().map(|&limit| Quota::adaptive(limit, limit, limit))
     }
 
-    /// The index of the highest step that is at most `limit`, or 0.
-    pub(crate) fn step(&self, limit: u64) -> usize {
+    /// The index of the highest step that is at most `limit`, or 0; sooner if that is `last`.
+    pub(crate) fn step(&self, limit: u64, last: usize) -> usize {
+        if let Some([step, next]) = self.limits.get(last..last.saturating_add(2))
+            && (*step..*next).contains(&limit)
+        {
+            return last;
+        }
         self.limits.partition_point(|&step| step <= limit).saturating_sub(1)
     }
 }
@@ -91,3 +96,6 @@ pub(super) fn check<'r>(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

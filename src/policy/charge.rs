@@ -125,6 +125,11 @@ impl<'a> Charge<'a> {
         self.tiers.first().map(|tier| tier.unit)
     }
 
+    /// Whether a concurrency limit counts it.
+    pub(crate) fn is_in_flight(&self) -> bool {
+        self.cost > 0 && self.tiers.iter().any(Tier::is_in_flight)
+    }
+
     /// Whether it is by an adaptive concurrency limit.
     pub(crate) fn is_adaptive(&self) -> bool {
         matches!(self.tiers, [tier] if tier.quota.is_adaptive())
@@ -152,8 +157,16 @@ impl<'a> Charge<'a> {
     }
 
     /// With the tiers of another step of the ladder, where the rule adapts.
-    pub(crate) fn at_step(self, step: usize) -> Self {
-        self.with_tier_set(self.tier_sets().at_step(self.selection.tier_set, step))
+    pub(crate) fn at_step(mut self, step: usize) -> Self {
+        self.set_step(step);
+        self
+    }
+
+    /// Does the same in place.
+    pub(crate) fn set_step(&mut self, step: usize) {
+        let sets = self.tier_sets();
+        let tier_set = sets.at_step(self.selection.tier_set, step);
+        (self.selection.tier_set, self.tiers) = (tier_set, sets.get(tier_set));
     }
 
     /// With the tiers of the fallback limiter: its share of the limits.

@@ -72,9 +72,9 @@ impl CompiledPolicy {
     pub(crate) fn resolve_uniform<R>(
         &self,
         descriptor: &Descriptor<'_>,
-        with: impl FnOnce(&Charge<'_>) -> R,
+        with: impl FnOnce(&mut Charge<'_>) -> R,
     ) -> Option<R> {
-        let (scope, rule) = (self.uniform?, self.rules.first()?);
+        let rule = self.rules.first().filter(|_| self.is_uniform)?;
         let is_identified = match &descriptor.tenant {
             Some(tenant) => tenant.limits().is_none(),
             None => descriptor.missing_tenant == MissingTenant::Anonymous && !descriptor.ambiguous_tenant,
@@ -83,12 +83,12 @@ impl CompiledPolicy {
             return None;
         }
         let tenant = descriptor.tenant.as_ref().map(TenantRef::id);
-        Some(with(&Charge {
+        Some(with(&mut Charge {
             rule,
             tiers: rule.tier_sets.get(0),
             own: None,
-            tenant,
-            key: scope.key(tenant),
+            tenant: tenant.filter(|_| rule.is_per_tenant() || rule.options.fair),
+            key: rule.keys.key(Selection::ONLY, tenant),
             selection: Selection::ONLY,
             cost: rule.cost_of(descriptor),
             max_wait: rule.max_wait.unwrap_or(0),

@@ -47,13 +47,9 @@ pub(crate) struct RuleKeys {
 }
 
 impl RuleKeys {
-    /// The key of requests that differ in nothing but their tenant; `None`
-    /// where the rule tells more apart, or is for some methods only.
-    pub(super) fn only_scope(&self) -> Option<Scope> {
-        match &*self.scopes {
-            [scope] if self.per_tenant && self.names.is_empty() && self.methods.is_empty() => Some(*scope),
-            _ => None,
-        }
+    /// Whether the rule is for all methods, and tells requests apart by their tenant at most.
+    pub(super) fn has_only_scope(&self) -> bool {
+        self.scopes.len() == 1 && self.names.is_empty() && self.methods.is_empty()
     }
 
     pub(super) fn new(id: RuleName, rule: &Rule) -> Self {

@@ -176,7 +176,7 @@ impl TierSets {
     /// Whether the rule has tiers of its own, and no tenant has any other.
     pub(super) fn is_single(&self) -> bool {
         let has_exceptions = !self.plans.is_empty() || !self.tenants.is_empty() || !self.addresses.is_empty();
-        !has_exceptions && self.to_next_step == 0 && !self.get(0).is_empty()
+        !has_exceptions && !self.get(0).is_empty()
     }
 
     /// `ignore_case` where the tenant is a part of a path that is matched

@@ -13,15 +13,15 @@ use super::{
     transaction::{FoundTier, FoundTiers, Transaction, tiers},
 };
 use crate::{
-    algorithm::UNKNOWN_TIME,
+    algorithm::{UNKNOWN_TIME, Versioned},
     backend::{
         in_process::InProcessEngine,
-        outcome::{ImmediateStates, Outcome, OutcomeKind, TierState, TierStates},
+        outcome::{Outcome, OutcomeKind, TierState, TierStates},
         receipt::Receipt,
         request::Request,
     },
     fingerprint::Fingerprint,
-    policy::charge::Charge,
+    policy::{Tier, charge::Charge},
     store::Store,
     time::{Timestamp, nanos},
 };
@@ -103,9 +103,9 @@ impl<M: MachineSource> Engine<M> {
 
     /// Charges several tiers, if each has a state that admits the request at `now`.
     #[inline(never)]
-    fn charge_all_now(&self, charges: &[Charge<'_>], now: u64, states: &mut SmallVec<[TierState; 4]>) -> bool {
+    fn charge_all_now(&self, charges: &[Charge<'_>], now: u64, tell: &mut dyn FnMut(&Tier, Versioned)) -> bool {
         self.source.with(charges.iter().flat_map(Charge::tiers), now, |machines| {
-            let is_charged = Transaction::new(machines, &self.store, charges).charge_now(charges, now, states);
+            let is_charged = Transaction::new(machines, &self.store, charges).charge_now(charges, now, tell);
             if is_charged {
                 count_asked(machines, charges);
             }
@@ -120,8 +120,8 @@ impl<M: MachineSource> Engine<M> {
 }
 
 impl<M: MachineSource> InProcessEngine for Engine<M> {
-    fn charge_now(&self, charges: &[Charge<'_>], now: Timestamp, states: &mut ImmediateStates) -> bool {
-        let (now, ImmediateStates(states)) = (now.as_nanos(), states);
+    fn charge_now(&self, charges: &[Charge<'_>], now: Timestamp, tell: &mut dyn FnMut(&Tier, Versioned)) -> bool {
+        let now = now.as_nanos();
         self.store.record_time(now);
         if let [charge] = charges
             && let [tier] = charge.tiers()
@@ -133,10 +133,10 @@ impl<M: MachineSource> InProcessEngine for Engine<M> {
                 with_counter!(parts, counter => counter.try_charge(now, charge.cost))
             });
             let Some(status) = charged else { return false };
-            states.push(TierState::new(status, false));
+            tell(tier, status);
             return true;
         }
-        self.charge_all_now(charges, now, states)
+        self.charge_all_now(charges, now, tell)
     }
 
     fn is_last(&self, receipt: &Receipt, now: Timestamp) -> bool {
@@ -216,7 +216,14 @@ impl<M: Machines> Decision<'_, M> {
             transaction.read(charges, now, &found, states);
             return self.rejection(&found);
         };
-        transaction.commit(charges, (now, at), &found, states);
+        let is_complete = transaction.commit(charges, (now, at), &found, |_, found, status| {
+            states.push(TierState::new(status, found.earliest != Some(now)));
+        });
+        if !is_complete {
+            states.clear();
+            transaction.commit_new(charges, (now, at), &found);
+            transaction.read(charges, now, &found, states);
+        }
         OutcomeKind::Admitted { wait: at - now }
     }
 

@@ -7,7 +7,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -42,6 +42,8 @@ pub(in crate::limiter) struct KeyLimit {
     pub(super) rule: &'static str,
     /// That of `state`, in whole units: to be read without its lock.
     limit: AtomicU64,
+    /// Where it was last found among the steps of a policy.
+    step: AtomicUsize,
     state: Lock<GradientState>,
 }
 
@@ -79,12 +81,18 @@ impl AdaptiveLimits {
 impl KeyLimit {
     fn new(key: Fingerprint, rule: &'static str, bounds: &LimitBounds) -> Self {
         let state = GradientState::new(bounds);
-        Self { key, rule, limit: AtomicU64::new(whole(state.limit())), state: Lock::new(state) }
+        let (limit, step) = (AtomicU64::new(whole(state.limit())), AtomicUsize::new(0));
+        Self { key, rule, limit, step, state: Lock::new(state) }
     }
 
-    /// In units in flight.
-    pub(super) fn get(&self) -> u64 {
-        self.limit.load(Ordering::Relaxed)
+    /// The index of the highest step that it reaches.
+    pub(super) fn step(&self, steps: &LimitSteps) -> usize {
+        let (limit, last) = (self.limit.load(Ordering::Relaxed), self.step.load(Ordering::Relaxed));
+        let step = steps.step(limit, last);
+        if step != last {
+            self.step.store(step, Ordering::Relaxed);
+        }
+        step
     }
 
     pub(super) fn summary(&self) -> LimitSummary {

@@ -3,17 +3,17 @@
 //!
 //! Invariant: only the work of admitted requests is measured, and each once.
 
-use std::{mem, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use http::StatusCode;
 
 use super::{
-    super::{attempt::Attempt, grant::FoundLimits, lease::Lease, observe, state::RateLimiter},
+    super::{grant::FoundLimits, lease::Lease, observe, state::RateLimiter},
     gradient::LimitSummary,
     keys::KeyLimit,
 };
 use crate::{
-    backend::{Backend, Charge, Decide, Request, TierState},
+    backend::{Backend, Charge, Decide, Request},
     descriptor::Descriptor,
     policy::LimitSteps,
     time::{Timestamp, nanos},
@@ -29,7 +29,7 @@ impl RateLimiter {
     pub(in crate::limiter) fn adapt_limit(&self, charge: &mut Charge<'_>, now: Timestamp) -> Option<Arc<KeyLimit>> {
         let steps = steps_of(charge)?;
         let limit = self.inner.adaptive_limits.of(charge, steps, now);
-        *charge = charge.at_step(steps.step(limit.get()));
+        charge.set_step(limit.step(steps));
         Some(limit)
     }
 
@@ -56,7 +56,7 @@ impl RateLimiter {
                 found.extend(charges.iter().filter_map(|charge| {
                     let steps = steps_of(charge)?;
                     let found = self.inner.adaptive_limits.of(charge, steps, now);
-                    let charge = charge.unreserved().at_step(steps.step(found.get()));
+                    let charge = charge.unreserved().at_step(found.step(steps));
                     let limit = charge.tiers().first()?.quota().limit();
                     let Decide::Now(Ok(outcome)) =
                         self.inner.backend.peek(&Request::new(&[charge], now, Duration::ZERO))
@@ -70,35 +70,28 @@ impl RateLimiter {
         );
         found
     }
-}
 
-impl Attempt<'_> {
-    /// These charges were admitted, and their tiers left in these states. Returns the limits
-    /// that learn how long the request takes.
+    /// These charges were admitted, and their tiers have so many units left. Returns the limits
+    /// that learn how long the request takes: those known, and others where it has waited.
     pub(in crate::limiter) fn found_in_flight(
-        &mut self,
+        &self,
         charges: &[Charge<'_>],
-        mut states: &[TierState],
+        remaining: impl Iterator<Item = u64>,
+        mut limits: FoundLimits,
+        now: Timestamp,
     ) -> FoundLimits {
-        for charge in charges {
-            let (own, others) = states.split_at(charge.tiers().len().min(states.len()));
-            states = others;
-            let ([tier], [state], Some(steps)) = (charge.tiers(), own, steps_of(charge)) else { continue };
+        let tiers = charges.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge, tier)));
+        for ((charge, tier), remaining) in tiers.zip(remaining) {
+            let Some(steps) = steps_of(charge) else { continue };
+            let known = limits.iter().position(|limit| limit.key == charge.key);
+            let index = known.unwrap_or_else(|| {
+                limits.push(self.inner.adaptive_limits.of(charge, steps, now));
+                limits.len() - 1
+            });
             let most = tier.quota().limit();
-            let in_flight = most.saturating_sub(state.remaining);
-            self.limit_of(charge, steps).admitted(&steps.bounds, charge.cost, in_flight, most);
+            limits[index].admitted(&steps.bounds, charge.cost, most.saturating_sub(remaining), most);
         }
-        mem::take(&mut self.limits)
-    }
-
-    /// The limit of a charge. A request that has waited looks it up again.
-    fn limit_of(&mut self, charge: &Charge<'_>, steps: &LimitSteps) -> &KeyLimit {
-        let known = self.limits.iter().position(|limit| limit.key == charge.key);
-        let index = known.unwrap_or_else(|| {
-            self.limits.push(self.limiter.inner.adaptive_limits.of(charge, steps, self.now));
-            self.limits.len() - 1
-        });
-        &self.limits[index]
+        limits
     }
 }
 

@@ -158,7 +158,7 @@ impl RateLimiter {
     pub(in crate::limiter) fn adapt(&self, charge: &mut Charge<'_>, now: Timestamp) -> Option<Arc<KeyLimit>> {
         let Some(ladder) = &charge.rule.ladder else { return self.adapt_limit(charge, now) };
         let rate = self.inner.cooldowns.rate_of(charge.fingerprint(), &ladder.bounds, now);
-        *charge = charge.at_step(ladder.step(rate.applied));
+        charge.set_step(ladder.step(rate.applied));
         None
     }
 
