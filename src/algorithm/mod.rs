@@ -54,5 +54,5 @@ pub(crate) use self::{
     rate::gcd,
     share::ShareHistory,
     sliding_log::RequestLog,
-    state_machine::{Claim, CompactState, QuotaStatus, State, StateMachine, Versioned, WideState},
+    state_machine::{Claim, CompactState, QuotaStatus, State, StateMachine, WideState},
 };

@@ -25,9 +25,6 @@ pub(crate) struct QuotaStatus {
     pub(crate) reset: u64,
 }
 
-/// A tier's status, and the version that a claim on its last charge has to remember.
-pub(crate) type Versioned = (QuotaStatus, u64);
-
 /// The part of a charge that can still be refunded.
 ///
 /// Its units are contiguous in the terms of the state machine. Units that were

@@ -8,13 +8,8 @@ use std::{fmt, sync::Arc};
 
 use smallvec::SmallVec;
 
-use super::{receipt::Receipt, request::Request};
-use crate::{
-    algorithm::Versioned,
-    fingerprint::Fingerprint,
-    policy::{Tier, charge::Charge},
-    time::Timestamp,
-};
+use super::{outcome::ImmediateStates, receipt::Receipt, request::Request};
+use crate::{fingerprint::Fingerprint, policy::charge::Charge, time::Timestamp};
 
 /// An engine that decides in this process. Opaque: only this crate makes one.
 #[derive(Clone, Debug)]
@@ -23,8 +18,8 @@ pub struct InProcess(pub(crate) Arc<dyn InProcessEngine>);
 
 pub(crate) trait InProcessEngine: fmt::Debug + Send + Sync {
     /// Charges a request, if the states of all its tiers exist and admit it at `now`; else
-    /// charges nothing. Passes the status of each tier to `tell`.
-    fn charge_now(&self, charges: &[Charge<'_>], now: Timestamp, tell: &mut dyn FnMut(&Tier, Versioned)) -> bool;
+    /// charges nothing. Adds the status of each tier to `states`.
+    fn charge_now(&self, charges: &[Charge<'_>], now: Timestamp, states: &mut ImmediateStates) -> bool;
 
     /// Whether a refund of the receipt admits at its time what it was charged
     /// for: nothing was charged after it.

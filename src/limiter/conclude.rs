@@ -92,8 +92,11 @@ pub(super) fn conclude(
 
 /// The status of each tier, as the backend left it.
 pub(super) fn add_tiers(decision: &mut Decision, charges: &[Charge<'_>], states: &[TierState]) {
-    for (tier, state) in charges.iter().flat_map(Charge::tiers).zip(states) {
-        decision.add_tier(tier.status(state.remaining, state.resets_in(), state.violated));
+    let mut states = states.iter();
+    for charge in charges {
+        for (tier, state) in charge.tiers().iter().zip(&mut states) {
+            decision.add_tier(tier.status(state.remaining, state.resets_in(), state.violated));
+        }
     }
 }
 

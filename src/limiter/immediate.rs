@@ -12,8 +12,6 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use super::{
     admission::{Decided, Next},
     attempt::{AttemptOptions, Purpose, rules},
@@ -26,11 +24,9 @@ use super::{
     state::RateLimiter,
 };
 use crate::{
-    algorithm::{QuotaStatus, Versioned},
-    backend::{Charge, ImmediateStates, Receipt},
-    decision::Decision,
+    backend::{Charge, ImmediateStates, Receipt, TierState},
     observe::RequestResult,
-    policy::{CompiledPolicy, Tier},
+    policy::CompiledPolicy,
     time::Timestamp,
 };
 
@@ -50,94 +46,83 @@ impl<'a> Immediate<'a> {
         Self { snapshot: PolicySnapshot { policy, ..self.snapshot }, ..self }
     }
 
-    /// Whether a request that is admitted now is also sent now: no key cools down. By leased
-    /// units neither a permit is made, nor is the fallback limiter kept warm.
+    /// Whether a request that is admitted now is also sent now: no key cools down. The holder
+    /// of a permit also keeps to the resume schedules of its keys. By leased units neither a
+    /// permit is made, nor is the fallback limiter kept warm.
     #[inline]
     pub(super) fn is_possible(&self) -> bool {
         let Self { limiter, snapshot, now, options } = *self;
+        let cooldowns = &limiter.inner.cooldowns;
+        let is_put_off = cooldowns.any(now) || options.acquires() && cooldowns.is_paced();
         let may_be_leased = || {
             let is_sent = options.purpose == Purpose::Send;
             limiter.inner.leases && is_sent && !snapshot.policy.fails_locally
         };
         let is_here = limiter.inner.engine.is_some() || may_be_leased();
-        is_here && !options.peeks() && !limiter.inner.cooldowns.any(now)
+        is_here && !options.peeks() && !is_put_off
     }
 
     /// Charges all rules that apply. `None` where the request is not admitted at once.
-    pub(super) fn allow(&self, charges: &mut [Charge<'_>], decided: &mut Decided<'_>) -> Option<Next> {
-        if self.options.needs_lease() || self.snapshot.policy.keeps_receipts() {
-            return self.allow_and_keep(charges, decided);
-        }
-        self.charge(charges, decided.decision, |_| {}).then_some(Next::Done(None))
-    }
-
-    /// Does the same where the request may keep something of what it is charged. For that,
-    /// counters of this process have to charge it, no key may resume by a schedule, and no
-    /// request may be ahead in a queue.
-    #[inline(never)]
-    fn allow_and_keep(&self, charges: &mut [Charge<'_>], decided: &mut Decided<'_>) -> Option<Next> {
-        let Self { limiter, snapshot: PolicySnapshot { policy, .. }, now, options } = *self;
-        let inner = &limiter.inner;
-        if inner.engine.is_none() || inner.cooldowns.is_paced() || !inner.queues.are_empty() {
-            return None;
-        }
-        let (mut limits, mut charged) = (FoundLimits::new(), SmallVec::<[Versioned; 1]>::new());
-        if policy.adapts {
-            limits.extend(charges.iter_mut().filter_map(|charge| limiter.adapt(charge, now)));
-        }
-        if !self.charge(charges, decided.decision, |status| charged.push(status)) {
-            return None;
-        }
-        if options.keeps_lease || charges.iter().any(is_kept_by) {
-            let remaining = charged.iter().map(|(status, _)| status.remaining);
-            let limits = limiter.found_in_flight(charges, remaining, limits, now);
-            let charged = charged.iter().map(|(status, version)| (status.reset, *version));
-            let receipt = Receipt::immediate(policy, charges, now, charged);
-            let mut lease = Lease::new(limiter, Grant { limits, ..Grant::new(Decider::Backend, receipt) });
-            lease.count(Vec::new(), None);
-            return Some(Next::Done(Some(Arc::new(lease))));
-        }
-        if options.acquires() {
-            decided.charged = Some(Charged::new(limiter, policy, charges, &charged));
-        }
-        Some(Next::Done(None))
-    }
-
-    /// Charges all of these, and counts the request, if it is admitted at once. Passes what
-    /// each tier was left with to `tell`, unless units are leased.
     #[inline]
-    fn charge(&self, charges: &[Charge<'_>], decision: &mut Decision, mut tell: impl FnMut(Versioned)) -> bool {
+    pub(super) fn allow(&self, charges: &mut [Charge<'_>], decided: &mut Decided<'_>) -> Option<Next> {
         let Self { limiter, snapshot, now, options } = *self;
-        let mut add = |tier: &Tier, status: Versioned| {
-            if options.reads_decision {
-                let QuotaStatus { remaining, reset } = status.0;
-                decision.add_tier(tier.status(remaining, reset, false));
-            }
-            tell(status);
-        };
+        let may_keep = options.keeps_lease || snapshot.policy.keeps_receipts();
+        let limits = if may_keep { Some(self.limits(charges)?) } else { None };
+        let mut states = ImmediateStates::default();
         let is_charged = match &limiter.inner.engine {
-            Some(engine) => engine.0.charge_now(charges, now, &mut add),
-            None => self.charge_leased(charges, decision),
+            Some(engine) => engine.0.charge_now(charges, now, &mut states),
+            None => self.charge_leased(charges, &mut states),
         };
         if !is_charged {
-            return false;
+            return None;
         }
+        let decision = &mut *decided.decision;
         if options.reads_decision {
+            add_tiers(decision, charges, &states.0);
             decision.admit(now, 0);
         }
         observe::record(snapshot.counters, rules(charges), RequestResult::Allowed, decision, now);
         limiter.count_units(snapshot.counters, charges, decision, now);
-        true
+        let lease = limits.and_then(|limits| self.lease(charges, &states.0, limits));
+        if lease.is_none() && options.acquires() {
+            decided.charged = Some(Charged::new(limiter, snapshot.policy, charges, &states.0));
+        }
+        Some(Next::Done(lease))
+    }
+
+    /// The limits that were found for these charges, which may keep a lease. `None` where they
+    /// may not be charged here: for a lease, counters of this process have to count the
+    /// request, no key may resume by a schedule, and no request may be ahead in a queue.
+    #[inline(never)]
+    fn limits(&self, charges: &mut [Charge<'_>]) -> Option<FoundLimits> {
+        let inner = &self.limiter.inner;
+        if inner.engine.is_none() || inner.cooldowns.is_paced() || !inner.queues.are_empty() {
+            return None;
+        }
+        if !self.snapshot.policy.adapts {
+            return Some(FoundLimits::new());
+        }
+        Some(charges.iter_mut().filter_map(|charge| self.limiter.adapt(charge, self.now)).collect())
+    }
+
+    /// The lease that a request keeps of these charges.
+    #[inline(never)]
+    fn lease(&self, charges: &[Charge<'_>], states: &[TierState], limits: FoundLimits) -> Option<Arc<Lease>> {
+        let Self { limiter, snapshot: PolicySnapshot { policy, .. }, now, options } = *self;
+        if !options.keeps_lease && !charges.iter().any(is_kept_by) {
+            return None;
+        }
+        let limits = limiter.found_in_flight(charges, states.iter().map(|state| state.remaining), limits, now);
+        let receipt = Receipt::immediate(policy, charges, now, states.iter().map(|state| (state.reset, state.mark)));
+        let mut lease = Lease::new(limiter, Grant { limits, ..Grant::new(Decider::Backend, receipt) });
+        lease.count(Vec::new(), None);
+        Some(Arc::new(lease))
     }
 
     /// Charges all rules that apply by units that the backend has leased.
     #[inline(never)]
-    fn charge_leased(&self, charges: &[Charge<'_>], decision: &mut Decision) -> bool {
-        let (backend, mut states) = (self.limiter.inner.backend.extension(), ImmediateStates::default());
-        let is_charged = backend.is_some_and(|backend| backend.charge_leased(charges, self.now, &mut states));
-        if is_charged && self.options.reads_decision {
-            add_tiers(decision, charges, &states.0);
-        }
-        is_charged
+    fn charge_leased(&self, charges: &[Charge<'_>], states: &mut ImmediateStates) -> bool {
+        let backend = self.limiter.inner.backend.extension();
+        backend.is_some_and(|backend| backend.charge_leased(charges, self.now, states))
     }
 }

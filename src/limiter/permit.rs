@@ -19,8 +19,7 @@ use super::{
     upstream::Feedback,
 };
 use crate::{
-    algorithm::Versioned,
-    backend::{Charge, Receipt, Settlement},
+    backend::{Charge, Receipt, Settlement, TierState},
     decision::{Decision, RateLimited},
     policy::{ChargedRule, CompiledPolicy, charge::Charges},
     unit::REQUESTS,
@@ -251,12 +250,12 @@ impl Charged {
         limiter: &RateLimiter,
         policy: &Arc<CompiledPolicy>,
         charges: &[Charge<'_>],
-        charged: &[Versioned],
+        states: &[TierState],
     ) -> Self {
         limiter.inner.permits.add();
         let (mut rules, mut versions) = (SmallVec::new(), SmallVec::new());
         charges.iter().for_each(|charge| rules.push(ChargedRule::new(charge)));
-        charged.iter().for_each(|(_, version)| versions.push(*version));
+        states.iter().for_each(|state| versions.push(state.mark));
         Self { limiter: limiter.clone(), policy: Arc::clone(policy), rules, versions, lease: OnceLock::new() }
     }
 

@@ -48,8 +48,8 @@ pub(crate) struct CompiledPolicy {
     pub(crate) rules: Vec<CompiledRule>,
     pub(super) matcher: Matcher,
     by_id: HashMap<&'static str, u32, RandomState>,
-    /// Whether it has one rule, under which requests differ in nothing but their tenant.
-    pub(super) is_uniform: bool,
+    /// The scope of the only rule, where requests differ in nothing but their tenant.
+    pub(super) uniform: Option<Scope>,
     /// Whether every rule applies to all requests that it matches: none exempts, is a
     /// fallback, or is for some methods or priorities only.
     pub(super) is_plain: bool,
@@ -125,7 +125,7 @@ impl CompiledPolicy {
         Ok(Self {
             matcher,
             by_id: rules.iter().zip(0..).map(|(rule, index)| (*rule.id, index)).collect(),
-            is_uniform: matches!(&*rules, [rule] if rule.is_uniform()),
+            uniform: if let [rule] = &*rules { rule.uniform_scope() } else { None },
             is_plain: enabled().all(|rule| {
                 let Match { methods, priorities, .. } = &rule.matches;
                 !rule.exempt && !rule.fallback && methods.is_empty() && priorities.is_empty()
@@ -185,8 +185,8 @@ impl CompiledPolicy {
         #[cfg(not(feature = "admin"))]
         let _ = old;
         // Requests then differ in more than a counter.
-        let is_uniform = self.is_uniform && carried.overrides.is_none();
-        Self { is_uniform, carried, ..self }
+        let uniform = self.uniform.filter(|_| carried.overrides.is_none());
+        Self { uniform, carried, ..self }
     }
 
     /// Whether an override has ended.
@@ -312,14 +312,14 @@ impl CompiledRule {
         }
     }
 
-    /// Whether path, method and plan of no request matter, and the rule needs no more than an
-    /// immediate charge.
-    pub(super) fn is_uniform(&self) -> bool {
+    /// The scope of all requests, where path, method and plan of none matter, and the rule
+    /// needs no more than an immediate charge.
+    pub(super) fn uniform_scope(&self) -> Option<Scope> {
         let has_more_to_charge = self.is_settled_late() || self.counts_messages();
         let is_plain = !has_more_to_charge && !self.options.shadow && !self.options.smooth;
         let is_for_all = self.options.matches.is_everywhere() && self.options.matches.priorities.is_empty();
         let is_single = self.options.reserve.is_empty() && self.tier_sets.is_single();
-        is_plain && is_for_all && is_single && self.keys.has_only_scope()
+        self.keys.only_scope().filter(|_| is_plain && is_for_all && is_single)
     }
 
     /// The tenant of a request that matched this pattern.

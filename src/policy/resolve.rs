@@ -74,7 +74,7 @@ impl CompiledPolicy {
         descriptor: &Descriptor<'_>,
         with: impl FnOnce(&mut Charge<'_>) -> R,
     ) -> Option<R> {
-        let rule = self.rules.first().filter(|_| self.is_uniform)?;
+        let (scope, rule) = (self.uniform?, self.rules.first()?);
         let is_identified = match &descriptor.tenant {
             Some(tenant) => tenant.limits().is_none(),
             None => descriptor.missing_tenant == MissingTenant::Anonymous && !descriptor.ambiguous_tenant,
@@ -83,12 +83,16 @@ impl CompiledPolicy {
             return None;
         }
         let tenant = descriptor.tenant.as_ref().map(TenantRef::id);
+        let (tenant, key) = match rule.is_per_tenant() {
+            true => (tenant, scope.key(tenant)),
+            false => (tenant.filter(|_| rule.options.fair), scope.shared()),
+        };
         Some(with(&mut Charge {
             rule,
             tiers: rule.tier_sets.get(0),
             own: None,
-            tenant: tenant.filter(|_| rule.is_per_tenant() || rule.options.fair),
-            key: rule.keys.key(Selection::ONLY, tenant),
+            tenant,
+            key,
             selection: Selection::ONLY,
             cost: rule.cost_of(descriptor),
             max_wait: rule.max_wait.unwrap_or(0),

@@ -47,9 +47,13 @@ pub(crate) struct RuleKeys {
 }
 
 impl RuleKeys {
-    /// Whether the rule is for all methods, and tells requests apart by their tenant at most.
-    pub(super) fn has_only_scope(&self) -> bool {
-        self.scopes.len() == 1 && self.names.is_empty() && self.methods.is_empty()
+    /// The scope of all requests, where the rule is for all methods, and tells requests apart
+    /// by their tenant at most.
+    pub(super) fn only_scope(&self) -> Option<Scope> {
+        match &*self.scopes {
+            [scope] if self.names.is_empty() && self.methods.is_empty() => Some(*scope),
+            _ => None,
+        }
     }
 
     pub(super) fn new(id: RuleName, rule: &Rule) -> Self {

@@ -13,15 +13,15 @@ use super::{
     transaction::{FoundTier, FoundTiers, Transaction, tiers},
 };
 use crate::{
-    algorithm::{UNKNOWN_TIME, Versioned},
+    algorithm::UNKNOWN_TIME,
     backend::{
         in_process::InProcessEngine,
-        outcome::{Outcome, OutcomeKind, TierState, TierStates},
+        outcome::{ImmediateStates, Outcome, OutcomeKind, TierState, TierStates},
         receipt::Receipt,
         request::Request,
     },
     fingerprint::Fingerprint,
-    policy::{Tier, charge::Charge},
+    policy::charge::Charge,
     store::Store,
     time::{Timestamp, nanos},
 };
@@ -103,9 +103,9 @@ impl<M: MachineSource> Engine<M> {
 
     /// Charges several tiers, if each has a state that admits the request at `now`.
     #[inline(never)]
-    fn charge_all_now(&self, charges: &[Charge<'_>], now: u64, tell: &mut dyn FnMut(&Tier, Versioned)) -> bool {
+    fn charge_all_now(&self, charges: &[Charge<'_>], now: u64, states: &mut SmallVec<[TierState; 4]>) -> bool {
         self.source.with(charges.iter().flat_map(Charge::tiers), now, |machines| {
-            let is_charged = Transaction::new(machines, &self.store, charges).charge_now(charges, now, tell);
+            let is_charged = Transaction::new(machines, &self.store, charges).charge_now(charges, now, states);
             if is_charged {
                 count_asked(machines, charges);
             }
@@ -120,8 +120,8 @@ impl<M: MachineSource> Engine<M> {
 }
 
 impl<M: MachineSource> InProcessEngine for Engine<M> {
-    fn charge_now(&self, charges: &[Charge<'_>], now: Timestamp, tell: &mut dyn FnMut(&Tier, Versioned)) -> bool {
-        let now = now.as_nanos();
+    fn charge_now(&self, charges: &[Charge<'_>], now: Timestamp, states: &mut ImmediateStates) -> bool {
+        let (now, ImmediateStates(states)) = (now.as_nanos(), states);
         self.store.record_time(now);
         if let [charge] = charges
             && let [tier] = charge.tiers()
@@ -133,10 +133,10 @@ impl<M: MachineSource> InProcessEngine for Engine<M> {
                 with_counter!(parts, counter => counter.try_charge(now, charge.cost))
             });
             let Some(status) = charged else { return false };
-            tell(tier, status);
+            states.push(TierState::new(status, false));
             return true;
         }
-        self.charge_all_now(charges, now, tell)
+        self.charge_all_now(charges, now, states)
     }
 
     fn is_last(&self, receipt: &Receipt, now: Timestamp) -> bool {
@@ -216,14 +216,7 @@ impl<M: Machines> Decision<'_, M> {
             transaction.read(charges, now, &found, states);
             return self.rejection(&found);
         };
-        let is_complete = transaction.commit(charges, (now, at), &found, |_, found, status| {
-            states.push(TierState::new(status, found.earliest != Some(now)));
-        });
-        if !is_complete {
-            states.clear();
-            transaction.commit_new(charges, (now, at), &found);
-            transaction.read(charges, now, &found, states);
-        }
+        transaction.commit(charges, (now, at), &found, states);
         OutcomeKind::Admitted { wait: at - now }
     }
 

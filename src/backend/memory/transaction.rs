@@ -4,18 +4,14 @@
 //! Invariant: locks are taken in ascending order of their shards, the overflow
 //! shard last. Entries that were reserved are used or released.
 
-use smallvec::SmallVec;
+use smallvec::{Array, SmallVec};
 
 use super::{
     counter::{Entry, with_counter},
     machine_source::Machines,
 };
 use crate::{
-    algorithm::Versioned,
-    backend::{
-        outcome::{TierState, TierStates},
-        request::Request,
-    },
+    backend::{outcome::TierState, request::Request},
     fingerprint::Fingerprint,
     policy::{Tier, charge::Charge},
     store::{Guard, Shard, Store},
@@ -101,20 +97,20 @@ impl<'s, M: Machines> Transaction<'s, M> {
     }
 
     /// Charges all tiers, if each has a state that admits the cost at `now`; else charges
-    /// nothing. Passes their status to `tell`.
+    /// nothing. Adds their status to `states`.
     #[inline]
     pub(super) fn charge_now(
         &mut self,
         charges: &[Charge<'_>],
         now: u64,
-        tell: &mut dyn FnMut(&Tier, Versioned),
+        states: &mut SmallVec<impl Array<Item = TierState>>,
     ) -> bool {
         let mut found = FoundTiers::new();
-        self.find_all(charges, now, &mut found);
-        let is_admitted = found.iter().all(|tier| tier.earliest == Some(now) && !tier.is_missing())
+        let is_admitted = self.find_all(charges, now, &mut found)
+            && found.iter().all(|tier| tier.earliest == Some(now))
             && !charges.iter().any(Charge::is_smooth);
         if is_admitted {
-            self.commit(charges, (now, now), &found, |tier, _, status| tell(tier, status));
+            self.commit(charges, (now, now), &found, states);
         }
         is_admitted
     }
@@ -221,37 +217,38 @@ impl<'s, M: Machines> Transaction<'s, M> {
         paces
     }
 
-    /// Charges the tiers that have an entry at `now`, for a departure at `at`. Passes their
-    /// status to `tell`; returns whether these were all.
+    /// Charges all tiers at `now`, for a departure at `at`. Adds their status to `states`.
     #[inline]
     pub(super) fn commit(
         &mut self,
         charges: &[Charge<'_>],
         (now, at): (u64, u64),
         found: &FoundTiers,
-        mut tell: impl FnMut(&Tier, &FoundTier, Versioned),
-    ) -> bool {
-        let (machines, mut is_complete) = (self.machines, true);
+        states: &mut SmallVec<impl Array<Item = TierState>>,
+    ) {
+        let machines = self.machines;
         if at > now {
             self.store.record_wait(at - now);
         }
         for ((charge, tier), found) in tiers(charges).zip(found) {
-            let mut committed = None;
             if let Location::At(index) = found.location {
                 let parts = (self.store, self.shard(charge.key), machines.of(tier), charge.key.tier(tier.salt));
-                committed = with_counter!(parts, counter => counter.commit_at(index, (now, at), charge.cost));
-            }
-            match committed {
-                Some(status) => tell(tier, found, status),
-                None => is_complete = false,
+                let committed = with_counter!(parts, counter => counter.commit_at(index, (now, at), charge.cost));
+                if let Some(status) = committed {
+                    states.push(TierState::new(status, found.earliest != Some(now)));
+                }
             }
         }
-        is_complete
+        if states.len() < found.len() {
+            states.clear();
+            self.commit_new(charges, (now, at), found);
+            self.read(charges, now, found, states);
+        }
     }
 
     /// Charges the tiers without a state, after all others: inserting moves entries.
     #[cold]
-    pub(super) fn commit_new(&mut self, charges: &[Charge<'_>], (now, at): (u64, u64), found: &FoundTiers) {
+    fn commit_new(&mut self, charges: &[Charge<'_>], (now, at): (u64, u64), found: &FoundTiers) {
         let machines = self.machines;
         for ((charge, tier), found) in tiers(charges).zip(found) {
             let is_reserved = matches!(found.location, Location::Reserved);
@@ -273,7 +270,13 @@ impl<'s, M: Machines> Transaction<'s, M> {
 
     /// Adds the status of each tier now to `states`.
     #[cold]
-    pub(super) fn read(&mut self, charges: &[Charge<'_>], now: u64, found: &FoundTiers, states: &mut TierStates) {
+    pub(super) fn read(
+        &mut self,
+        charges: &[Charge<'_>],
+        now: u64,
+        found: &FoundTiers,
+        states: &mut SmallVec<impl Array<Item = TierState>>,
+    ) {
         let machines = self.machines;
         for ((charge, tier), found) in tiers(charges).zip(found) {
             let hint = if let Location::At(index) = found.location { index } else { usize::MAX };
