@@ -84,18 +84,20 @@ struct Charged {
 fn groups(executor: &ScriptExecutor, batch: Vec<(Operation, usize)>) -> Vec<Group> {
     let (mut groups, mut first) = (Vec::new(), 0);
     for (operation, count) in batch {
-        match operation {
+        let (mut changes, moving) = match operation {
             Operation::Charge(set) => {
                 let group = with_room(&mut groups, &set.hash_tag, set.now, encode::max_keys(&set));
                 group.sets.push(Charged { set, count, first });
+                (Vec::new(), None)
             }
-            Operation::Change(mut changes, moving) => {
-                executor.leases.update(&mut changes);
-                for change in changes {
-                    let group = with_room(&mut groups, &change.charge.hash_tag, change.now, encode::KEYS_OF_CHANGE);
-                    group.changes.push(Changed { change, moving: moving.clone(), result: first });
-                }
-            }
+            Operation::ChangeReceipt { receipt, op, now } => executor.changes_of(receipt, (op, now)),
+            Operation::Change(changes) => (changes, None),
+        };
+        executor.leases.update(&mut changes);
+        let moving = moving.map(Arc::new);
+        for change in changes {
+            let group = with_room(&mut groups, &change.charge.hash_tag, change.now, encode::KEYS_OF_CHANGE);
+            group.changes.push(Changed { change, moving: moving.clone(), result: first });
         }
         first += count;
     }

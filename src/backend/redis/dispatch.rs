@@ -159,7 +159,7 @@ impl Dispatcher {
         let split = rejection.map_or_else(|| ChargeSet::split(&self.lanes.context, &request, 0), Err);
         let forget = |set: &ChargeSet| {
             let lane = self.lanes.of(charges, &set.hash_tag);
-            lane.submit(Operation::Change(Change::forget(set), None), None)
+            lane.submit(Operation::Change(Change::forget(set)), None)
         };
         let submitted = split.map(|sets| sets.iter().map(forget).collect::<Vec<_>>());
         let dispatcher = Arc::clone(self);
@@ -187,7 +187,7 @@ impl Dispatcher {
         for tag in tags {
             let lane = self.lanes.of(std::slice::from_ref(&first), &tag);
             if let Some(receipt) = receipt.clone().only(|charge| context.hash_tag(charge) == tag) {
-                lane.executor.change(receipt, op, now);
+                lane.push(Operation::ChangeReceipt { receipt, op, now });
             }
         }
     }
@@ -261,7 +261,7 @@ async fn renew_leases(dispatcher: Weak<Dispatcher>, every: Duration) {
             let mut renewals = lane.executor.leases.renewals();
             while !renewals.is_empty() && dispatcher.link.rejection().is_none() {
                 let rest = renewals.split_off(renewals.len().min(MAX_RENEWALS));
-                lane.push(Operation::Change(std::mem::replace(&mut renewals, rest), None));
+                lane.push(Operation::Change(std::mem::replace(&mut renewals, rest)));
             }
         }
     }

@@ -32,9 +32,14 @@ use crate::{
 /// What is submitted to a lane.
 pub(super) enum Operation {
     Charge(ChargeSet),
-    /// Changes in one hash slot; if they are of a receipt, with what ends when they have been
-    /// made.
-    Change(Vec<Change>, Option<Arc<ClaimMove>>),
+    ChangeReceipt {
+        receipt: Receipt,
+        op: ReceiptOp,
+        now: Timestamp,
+    },
+    /// Changes without a receipt, in one hash slot: of leases, of charge sets that are
+    /// undone, of counters that are forgotten.
+    Change(Vec<Change>),
 }
 
 /// The result of an operation.
@@ -66,22 +71,22 @@ impl UndoGuard {
 
 impl Drop for UndoGuard {
     fn drop(&mut self) {
-        push(&self.lane, std::mem::take(&mut self.changes), None);
+        push(&self.lane, std::mem::take(&mut self.changes));
     }
 }
 
-fn push(lane: &Weak<Lane<ScriptExecutor>>, changes: Vec<Change>, moved: Option<Arc<ClaimMove>>) {
+fn push(lane: &Weak<Lane<ScriptExecutor>>, changes: Vec<Change>) {
     if !changes.is_empty()
         && let Some(lane) = lane.upgrade()
     {
-        lane.push(Operation::Change(changes, moved));
+        lane.push(Operation::Change(changes));
     }
 }
 
 /// Changes of receipts whose claims another change is moving: where a claim is, only the
 /// reply to that tells. They are queued again once it has ended, and hold no call until
 /// then.
-type ParkedChanges = Mutex<Vec<(Weak<Lane<ScriptExecutor>>, Receipt, ReceiptOp, Timestamp)>>;
+type ParkedChanges = Mutex<Vec<(Weak<Lane<ScriptExecutor>>, Operation)>>;
 
 /// A change that is moving the claims of a receipt. Dropping it ends that, with or without
 /// a reply, and queues what was parked.
@@ -95,9 +100,9 @@ impl Drop for ClaimMove {
     fn drop(&mut self) {
         self.moving = None;
         let parked = std::mem::take(&mut *lock(&self.parked));
-        for (lane, receipt, op, now) in parked {
+        for (lane, operation) in parked {
             if let Some(lane) = lane.upgrade() {
-                lane.executor.change(receipt, op, now);
+                lane.push(operation);
             }
         }
     }
@@ -119,19 +124,25 @@ pub(super) struct ScriptExecutor {
 }
 
 impl ScriptExecutor {
-    /// Sends the changes that an operation makes of a receipt, or parks it.
-    pub(super) fn change(&self, receipt: Receipt, op: ReceiptOp, now: Timestamp) {
-        let mut moved = None;
-        if op.moves_claims() {
-            // Locked, so that a change that ends meanwhile finds what is parked.
-            let mut parked = lock(&self.parked);
-            let Some(moving) = receipt.start_moving() else {
-                return parked.push((self.lane.clone(), receipt, op, now));
-            };
-            let (receipt, parked) = (receipt.clone(), Arc::clone(&self.parked));
-            moved = Some(Arc::new(ClaimMove { receipt, moving: Some(moving), parked }));
+    /// The changes that an operation makes of a receipt, and what ends when they have been
+    /// made. No changes if there is nothing to change, or if it is parked.
+    pub(super) fn changes_of(
+        &self,
+        receipt: Receipt,
+        (op, now): (ReceiptOp, Timestamp),
+    ) -> (Vec<Change>, Option<ClaimMove>) {
+        if !op.moves_claims() {
+            return (Change::of_receipt(&self.context, &receipt, op, now), None);
         }
-        push(&self.lane, Change::of_receipt(&self.context, &receipt, op, now), moved);
+        // Locked, so that a change that ends meanwhile finds what is parked.
+        let mut parked = lock(&self.parked);
+        let Some(moving) = receipt.start_moving() else {
+            parked.push((self.lane.clone(), Operation::ChangeReceipt { receipt, op, now }));
+            return (Vec::new(), None);
+        };
+        drop(parked);
+        let changes = Change::of_receipt(&self.context, &receipt, op, now);
+        (changes, Some(ClaimMove { receipt, moving: Some(moving), parked: Arc::clone(&self.parked) }))
     }
 
     /// The guard over what an admission holds: units in flight, and its

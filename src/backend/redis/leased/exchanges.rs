@@ -132,7 +132,7 @@ impl Levels {
     /// The changes that give units back, each with the index of its lane.
     fn changes(&self, surplus: &[ReturnedUnits], now: Timestamp) -> impl Iterator<Item = (usize, Operation)> {
         let now = self.pools.time.decides.then(|| micros(now.as_nanos()));
-        surplus.iter().map(move |surplus| (surplus.reply.template.lane, Operation::Change(surplus.changes(now), None)))
+        surplus.iter().map(move |surplus| (surplus.reply.template.lane, Operation::Change(surplus.changes(now))))
     }
 
     /// Gives back all units, and waits until the store has them.
