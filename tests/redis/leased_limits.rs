@@ -320,3 +320,27 @@ async fn a_decorator_sees_what_leased_units_admit() {
     assert_eq!(seen.load(Ordering::Relaxed), 100);
     assert!(calls(&server).await < 100, "no units were leased");
 }
+
+/// Each request under the concurrency limit takes a call and one for its release; those
+/// beside it go on with the units that are here.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_only_the_store_decides_takes_no_units_of_others() {
+    const REQUESTS: u64 = 100;
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
+    let policy = Policy::new()
+        .rule(Rule::new("rate").tier(Quota::per_second(100_000)).consistency(Consistency::Leased))
+        .rule(Rule::new("open").path("/open").tier(Quota::concurrent(1_000)).consistency(Consistency::Leased));
+    let limiter = limiter(policy, &patient(server.url()).await);
+    let mut before = 0;
+    for request in 0..2 * REQUESTS {
+        if request == REQUESTS {
+            before = calls(&server).await;
+        }
+        for path in ["/", "/", "/", "/", "/open"] {
+            drop(limiter.acquire(&Descriptor::new(path).tenant("acme"), Duration::ZERO).await.unwrap());
+        }
+    }
+    let calls = calls(&server).await - before;
+    assert!(calls <= 2 * REQUESTS + REQUESTS / 4, "{calls} calls");
+}

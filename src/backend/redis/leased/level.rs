@@ -192,8 +192,11 @@ impl Dry {
                 return;
             }
             for (acquire, is_last) in [(first, false), (again, true)] {
-                let now = Timestamp::from_nanos(self.levels.pools.time.since(self.asked));
-                self.levels.settle(&self.related, now).await;
+                // Without units of its own, it takes those of others only once it was rejected.
+                if is_last || self.own.is_some() {
+                    let now = Timestamp::from_nanos(self.levels.pools.time.since(self.asked));
+                    self.levels.settle(&self.related, now).await;
+                }
                 outcome = wait_for(acquire).await;
                 let is_rejected = outcome.as_ref().is_ok_and(|outcome| !outcome.is_admitted());
                 if is_last || !is_rejected || !self.levels.pools.may_admit(&self.related) {

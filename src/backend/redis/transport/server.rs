@@ -200,7 +200,11 @@ impl Connection {
             return self.send(command).await;
         }
         all.add_command(command.clone());
-        let mut replies = self.driver.clone().send_packed_commands(&all, 0, all.len()).await?;
-        replies.pop().unwrap_or(Value::Nil).extract_error()
+        let replies = self.driver.clone().send_packed_commands(&all, 0, all.len()).await?;
+        let mut replies: Vec<_> = replies.into_iter().map(Value::extract_error).collect();
+        let last = replies.pop().unwrap_or(Ok(Value::Nil));
+        // Why the command has failed, one before it may say.
+        let cause = replies.into_iter().find(|reply| reply.is_err() && last.is_err());
+        cause.unwrap_or(last)
     }
 }
