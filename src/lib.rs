@@ -101,6 +101,7 @@ pub mod quota;
 #[cfg(feature = "retry")]
 pub mod retry;
 mod store;
+mod sync;
 #[cfg(feature = "test-util")]
 pub mod testing;
 pub mod time;

@@ -24,7 +24,7 @@ use self::{
 
 /// Lowest first. Modules of one layer do not see each other.
 const LAYERS: [&[&str]; 12] = [
-    &["names", "unit"],
+    &["names", "sync", "unit"],
     &["time", "quota", "error"],
     &["decision", "descriptor", "jitter"],
     &["observe", "fingerprint"],

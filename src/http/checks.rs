@@ -8,7 +8,7 @@ use std::{
     collections::{HashMap, HashSet},
     fmt,
     sync::{
-        Mutex, OnceLock, PoisonError,
+        Mutex, OnceLock,
         atomic::{AtomicU32, Ordering},
     },
 };
@@ -20,6 +20,7 @@ use crate::{
     descriptor::{Descriptor, MissingTenant, TenantId},
     limiter::RateLimiter,
     observe::{Mistake, Reported},
+    sync::lock,
 };
 
 /// The requests of a layer that are looked at.
@@ -164,7 +165,7 @@ impl Checks {
     /// no request had, and no setting says what happens then. A strict layer does not wait for
     /// more requests without the key.
     fn keys_are_wrong(&self, setup: &Setup<'_>, request: &Descriptor<'_>, limiter: &RateLimiter) -> bool {
-        let mut without_key = self.without_key.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut without_key = lock(&self.without_key);
         let mut is_wrong = false;
         limiter.keys_asked(request, |rule, key, is_found| {
             let (choice, detail) = (rule.on_missing_key(request), format!("rule `{}`, key `{key}`", rule.id));

@@ -7,7 +7,7 @@
 use std::{
     collections::{BTreeSet, HashMap},
     sync::{
-        Mutex, PoisonError,
+        Mutex,
         atomic::{AtomicU32, Ordering},
     },
 };
@@ -16,6 +16,7 @@ use crate::{
     descriptor::{Descriptor, TenantId, TenantRef},
     observe::{Mistake, Reported},
     policy::{CompiledPolicy, Networks, Policy, addresses},
+    sync::lock,
 };
 
 /// The requests under a policy that are looked at.
@@ -127,7 +128,7 @@ impl FirstRequests {
     pub(super) fn restart(&self, policy: &Policy) {
         let missing = Missing::of(policy);
         self.left.store(if missing.is_empty() { 0 } else { FIRST }, Ordering::Relaxed);
-        *self.missing.lock().unwrap_or_else(PoisonError::into_inner) = missing;
+        *lock(&self.missing) = missing;
     }
 
     #[inline]
@@ -138,7 +139,7 @@ impl FirstRequests {
     /// Looks at one of the first requests.
     #[cold]
     pub(super) fn look(&self, policy: &CompiledPolicy, descriptor: &Descriptor<'_>) {
-        let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut missing = lock(&self.missing);
         missing.occurs(policy, descriptor);
         let is_done = missing.is_empty();
         let count = |left: u32| if is_done { Some(0) } else { left.checked_sub(1) };

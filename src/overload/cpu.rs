@@ -8,11 +8,12 @@ use std::{
     collections::VecDeque,
     fs,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
 use super::signal::{CPU, LoadSignal};
+use crate::sync::lock;
 
 /// Over how long the use is averaged.
 const SPAN: Duration = Duration::from_secs(1);
@@ -106,7 +107,7 @@ impl LoadSignal for Cpu {
     fn load(&self) -> f64 {
         let Some(source) = &self.source else { return f64::NAN };
         let now = Instant::now();
-        let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut samples = lock(&self.samples);
         let (samples, load) = &mut *samples;
         if samples.back().is_some_and(|(at, _)| now.duration_since(*at) < STEP) {
             return *load;

@@ -6,7 +6,7 @@
 #![allow(clippy::disallowed_methods, reason = "it measures timers, and decides nothing")]
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
     time::Instant,
 };
 
@@ -16,16 +16,13 @@ use super::{
     signal::{LoadSignal, SCHEDULING_DELAY},
     ticks::Ticks,
 };
+use crate::sync::lock;
 
 /// See [`scheduling_delay`](super::scheduling_delay).
 #[derive(Debug, Default)]
 pub(super) struct SchedulingDelay {
     /// `None` until the first request within a runtime.
     ticks: Mutex<Option<Arc<Mutex<Ticks>>>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl LoadSignal for SchedulingDelay {

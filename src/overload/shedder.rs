@@ -17,6 +17,7 @@ use crate::{
     descriptor::{Priority, TenantId},
     jitter::draw,
     observe::{Mistake, Reported, log_shedding, report_shed_fraction},
+    sync::lock,
     time::{Timestamp, nanos},
 };
 
@@ -103,7 +104,7 @@ impl Shedder {
     /// What the signals say now.
     #[cfg(feature = "admin")]
     pub(crate) fn readings(&self, overload: &Overload) -> Readings {
-        let fraction = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner).controller.fraction();
+        let fraction = lock(&self.state).controller.fraction();
         let read = |watched: &Watched| {
             let Watched { signal, threshold } = watched;
             (signal.name().to_owned(), *threshold, self.load_of(watched))

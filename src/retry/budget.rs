@@ -4,13 +4,13 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use tokio::time::Instant;
 use tower::retry::budget::Budget;
 
-use crate::time::nanos;
+use crate::{sync::lock, time::nanos};
 
 /// One retry in units of the budget's level. Both a nanosecond at a whole rate
 /// and a request at a whole percentage then add whole units.
@@ -91,7 +91,7 @@ impl RetryBudget {
 
     /// Adds the retries of the elapsed time, and lets `change` change the level.
     fn with_level<T>(&self, change: impl FnOnce(&mut u64) -> T) -> T {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         let now = Instant::now();
         let passed = nanos(now.saturating_duration_since(state.filled));
         state.filled = now;

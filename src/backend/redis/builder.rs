@@ -133,22 +133,10 @@ impl RedisBuilder {
         self
     }
 
-    /// The most decisions in one call, 1 to 65,536. Default: 256.
-    pub fn max_batch(mut self, decisions: usize) -> Self {
-        self.settings.max_batch = decisions;
-        self
-    }
-
-    /// How long a rejection is cached in-process at most; zero turns the cache
-    /// off. Default: 1 s.
+    /// How long a rejection is cached in-process at most, up to 65,536 of them; zero turns the
+    /// cache off. Default: 1 s.
     pub fn rejection_cache_ttl(mut self, ttl: Duration) -> Self {
         self.settings.rejection_cache_ttl = ttl;
-        self
-    }
-
-    /// How many rejections are cached, at most 16,777,216. Default: 65,536.
-    pub fn rejection_cache_size(mut self, rejections: usize) -> Self {
-        self.settings.rejection_cache_size = rejections;
         self
     }
 

@@ -36,6 +36,9 @@ use crate::{
 /// years.
 const LEASE_BY_LIMITER: Duration = Duration::from_secs(10 * 365 * 86_400);
 
+/// How many rejections are cached at most.
+const CACHED_REJECTIONS: usize = 65_536;
+
 /// How many leases are renewed in one call.
 const MAX_RENEWALS: usize = 500;
 
@@ -63,7 +66,7 @@ impl Dispatcher {
         let pools = Pools::new(&settings.prefix, settings.uses_limiter_time, &link.report);
         let dispatcher = Arc::new(Self {
             lanes: Lanes::new(context, &link, &pools),
-            rejections: RejectionCache::new(settings.rejection_cache_size, settings.rejection_cache_ttl),
+            rejections: RejectionCache::new(CACHED_REJECTIONS, settings.rejection_cache_ttl),
             pools,
             next_request_id: AtomicU64::new(1),
             link,

@@ -15,7 +15,6 @@ use foldhash::fast::RandomState;
 use super::{
     leased::pools::Pools,
     plan::{Change, ChangeOp, ChargeSet, CounterCharge, PlanContext, ReceiptOp},
-    sync::lock,
     transport::{
         cluster::{LANES, lane_of},
         lane::{Lane, LaneLimits},
@@ -26,8 +25,12 @@ use super::{
 use crate::{
     backend::{Charge, Moving, Outcome, OutcomeKind, Receipt},
     error::BackendError,
+    sync::lock,
     time::Timestamp,
 };
+
+/// The most decisions in one call.
+const MAX_BATCH: usize = 256;
 
 /// What is submitted to a lane.
 pub(super) enum Operation {
@@ -216,7 +219,7 @@ pub(super) struct Lanes {
 
 impl Lanes {
     pub(super) fn new(context: PlanContext, link: &Arc<Link>, pools: &Arc<Pools>) -> Arc<Self> {
-        let limits = LaneLimits::new(link.settings.max_batch);
+        let limits = LaneLimits::new(MAX_BATCH);
         let (context, parked) = (Arc::new(context), Arc::default());
         // Names this process in the store.
         let instance = std::hash::RandomState::new().hash_one(0) >> 11;

@@ -40,8 +40,7 @@ struct Entry<T> {
 
 impl<T: Clone> RejectionCache<T> {
     pub(super) fn new(size: usize, ttl: Duration) -> Self {
-        let ttl = if size == 0 { 0 } else { nanos(ttl) };
-        Self { entries: OnceLock::new(), size, ttl, generation: AtomicU64::new(0) }
+        Self { entries: OnceLock::new(), size, ttl: nanos(ttl), generation: AtomicU64::new(0) }
     }
 
     /// The rejection of `key` in force at `now`. One from the future is not:

@@ -4,11 +4,11 @@
 //! what all requests were charged, up to the last sampled one.
 
 use std::sync::{
-    Mutex, PoisonError,
+    Mutex,
     atomic::{AtomicU64, Ordering},
 };
 
-use crate::jitter::draw;
+use crate::{jitter::draw, sync::lock};
 
 /// At most one of so many requests is sampled, once there are many.
 const ONE_IN: u64 = 128;
@@ -51,7 +51,7 @@ impl Sampler {
     /// How many units the request that is [due](Self::is_due) stands for: all since the last
     /// one. `decisions` are those of this thread so far.
     pub(crate) fn take(&self, units: u64, decisions: u64, minute: u64) -> u64 {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.last);
         let left = self.left.load(Ordering::Relaxed).wrapping_add(units);
         let charged = last.left.wrapping_sub(left).saturating_add(units);
         let requests = decisions.wrapping_sub(last.decisions).max(1);

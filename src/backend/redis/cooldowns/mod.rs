@@ -33,7 +33,6 @@ use self::{
     outbox::Outbox,
 };
 use super::{
-    sync::lock,
     transport::{breaker::BreakerSettings, link::Link},
     wire::{Call, PUBLISH_COOLDOWNS, READ_COOLDOWNS},
 };
@@ -42,6 +41,7 @@ use crate::{
     error::{BackendError, BackendErrorKind},
     jitter::{doubled, shorten},
     observe::{log_cooldown_sharing, log_cooldown_subscription},
+    sync::lock,
 };
 
 /// Longer cooldowns are shared as this one.

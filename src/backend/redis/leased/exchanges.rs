@@ -16,9 +16,9 @@ use crate::{
     backend::redis::{
         executor::Operation,
         plan::{ChargeSet, LEASE, LeaseAsk, micros},
-        sync::lock,
     },
     fingerprint::Fingerprint,
+    sync::lock,
     time::{Timestamp, nanos},
 };
 

@@ -7,7 +7,7 @@ use std::{sync::Mutex, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::backend::redis::sync::lock;
+use crate::sync::lock;
 
 /// How long the largest number counts, at least: not every counter is used by all
 /// instances.

@@ -29,13 +29,13 @@ use crate::{
         Charge, Outcome, TierState,
         redis::{
             plan::{ChargeSet, LeaseAsk},
-            sync::lock,
             wire::decode::ChargeReply,
         },
     },
     fingerprint::Fingerprint,
     observe::StoreReport,
     store::ShardedTable,
+    sync::lock,
     time::nanos,
 };
 

@@ -61,12 +61,11 @@ fn a_rejection_from_before_a_clear_is_not_cached() {
 }
 
 #[test]
-fn zero_size_or_ttl_turns_it_off() {
-    for off in [RejectionCache::new(0, Duration::from_secs(1)), RejectionCache::new(64, Duration::ZERO)] {
-        off.insert(KEY, (1, 100), off.generation(), ());
-        assert_eq!(off.get(KEY, 1), None);
-        assert!(off.entries.get().is_none());
-    }
+fn a_ttl_of_zero_turns_it_off() {
+    let off = RejectionCache::new(64, Duration::ZERO);
+    off.insert(KEY, (1, 100), off.generation(), ());
+    assert_eq!(off.get(KEY, 1), None);
+    assert!(off.entries.get().is_none());
 }
 
 #[test]

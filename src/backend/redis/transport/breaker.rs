@@ -22,10 +22,10 @@ use std::{
 use tokio::time::Instant;
 
 use crate::{
-    backend::redis::sync::lock,
     error::BackendError,
     jitter::shorten,
     observe::StoreReport,
+    sync::lock,
     time::{Clock, SystemClock, Timestamp},
 };
 

@@ -18,9 +18,10 @@ use redis::Value;
 use tokio::time::Instant;
 
 use crate::{
-    backend::redis::{settings::Settings, sync::lock, wire::DatasetCheck},
+    backend::redis::{settings::Settings, wire::DatasetCheck},
     jitter::draw,
     observe::StoreReport,
+    sync::lock,
 };
 
 /// What identifies a store's dataset.

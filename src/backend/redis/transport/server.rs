@@ -23,10 +23,7 @@ use tokio::{
 };
 
 use super::{breaker::Breaker, failure::Failure};
-use crate::{
-    backend::redis::{sync::lock, wire::Call},
-    error::BackendError,
-};
+use crate::{backend::redis::wire::Call, error::BackendError, sync::lock};
 
 /// The shortest time after which a Redis server can be set to close an idle connection.
 const IDLE: Duration = Duration::from_secs(1);

@@ -21,7 +21,7 @@ use tokio::{
     time::{Instant, Timeout, timeout_at},
 };
 
-use crate::{backend::redis::sync::lock, error::BackendError};
+use crate::{error::BackendError, sync::lock};
 
 /// A timer that is later than this shows a machine that stalls.
 const LATE: Duration = Duration::from_millis(5);

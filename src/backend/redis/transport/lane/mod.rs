@@ -24,7 +24,7 @@ use tokio::time::Instant;
 pub(crate) use self::queue::LaneLimits;
 use self::queue::{Caller, LaneQueue, QueuedItem, ResultReceiver};
 use super::task_runtime::{Deadline, late};
-use crate::{backend::redis::sync::lock, error::BackendError};
+use crate::{error::BackendError, sync::lock};
 
 /// Carries out items, many in one call. Its output may be dropped instead of
 /// received: the caller is gone.

@@ -1,4 +1,4 @@
-//! Locks, as all layers use them. It knows nothing of Redis.
+//! Locks, as all rooms take them.
 //!
 //! Invariant: a panic elsewhere never disables a lock.
 
