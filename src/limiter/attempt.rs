@@ -115,7 +115,7 @@ pub(super) struct Attempt<'a> {
     pub(super) waiter: Cell<WaiterGrant>,
     /// The request's path, which the log names where a shadow rule would have rejected it.
     pub(super) path: Option<&'a str>,
-    /// The adaptive concurrency limits of a new request, which are looked up once.
+    /// The adaptive concurrency limits of a new request.
     pub(super) limits: FoundLimits,
     /// While it is decided: the queue in which it is about to reserve a slot.
     pub(super) slots: Cell<Option<LockedSlots<'a>>>,

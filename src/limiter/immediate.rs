@@ -2,9 +2,8 @@
 //! process or by units that it has leased.
 //!
 //! It is a shortcut of `decide.rs`: it rejects nothing, and what it does not admit is
-//! decided there. Without it and [`CompiledPolicy::resolve_uniform`], the leanest general
-//! path that was tried takes 1,966 instructions for one tier; with it and the general
-//! resolver, 1,431.
+//! decided there. When both were measured, one tier took 1,966 instructions without it
+//! and [`CompiledPolicy::resolve_uniform`], 1,431 with the general resolver, and 870 with both.
 //!
 //! [`CompiledPolicy::resolve_uniform`]: crate::policy::CompiledPolicy::resolve_uniform
 //!
@@ -76,6 +75,8 @@ impl<'a> Immediate<'a> {
         if !is_charged {
             return None;
         }
+        // First, so that what is charged has an owner if a report panics.
+        let lease = limits.and_then(|limits| self.lease(charges, &states.0, limits));
         let decision = &mut *decided.decision;
         if options.reads_decision {
             add_tiers(decision, charges, &states.0);
@@ -83,7 +84,6 @@ impl<'a> Immediate<'a> {
         }
         observe::record(snapshot.counters, rules(charges), RequestResult::Allowed, decision, now);
         limiter.count_units(snapshot.counters, charges, decision, now);
-        let lease = limits.and_then(|limits| self.lease(charges, &states.0, limits));
         if lease.is_none() && options.acquires() {
             decided.charged = Some(Charged::new(limiter, snapshot.policy, charges, &states.0));
         }
