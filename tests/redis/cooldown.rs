@@ -272,7 +272,7 @@ async fn without_a_server_each_instance_applies_its_own_cooldowns() {
     assert_eq!(other.cooldown(&call("globex")), None);
 }
 
-/// A frozen server is noticed by a ping.
+/// A frozen server is noticed when the subscription is renewed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_server_delays_no_request() {
     let _machine = shared_machine().await;
@@ -375,6 +375,13 @@ async fn connections(server: &Server) -> usize {
     clients.lines().filter(|client| client.contains(" user=limiter ")).count()
 }
 
+/// The calls of a command that the server has run.
+async fn calls(server: &Server, command: &str) -> u64 {
+    let stats: String = server.run("INFO", ["commandstats"]).await;
+    let calls = stats.split_once(&format!("cmdstat_{command}:calls=")).map(|(_, calls)| calls);
+    calls.map_or(0, |calls| calls.split_once(',').unwrap().0.parse().unwrap())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_backend_is_unsubscribed() {
     let _machine = shared_machine().await;
@@ -386,15 +393,127 @@ async fn a_dropped_backend_is_unsubscribed() {
     assert_eq!(connections(&server).await, 1);
     drop(one);
     until("its connection to end", async || (connections(&server).await == 0).then_some(())).await;
+}
 
-    // The same backend then has another limiter.
+/// Until another one listens.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backend_whose_listeners_are_dropped_does_not_subscribe_again() {
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
     let redis = builder().url(server.url()).connect().await.unwrap();
-    let one = limiter(api(), &redis);
+    let (one, serving) = (limiter(api(), &redis), limiter(api(), &redis));
     subscribe_all(&server, &[&one]).await;
     drop(one);
+    let _: Value = server.run("CLIENT", ["KILL", "TYPE", "pubsub"]).await;
+    for _ in 0..20 {
+        until("a decision", async || serving.check(&call("acme")).await.is_allowed().then_some(())).await;
+        assert_eq!(subscribers(&server).await, 0);
+    }
+    let other = at(&server).await;
+    other.cool_down(&call("acme"), LONGEST);
+    until("the cooldown to be published", async || (server.keys("rl:cooldowns").await.len() == 1).then_some(())).await;
+    drop(other);
     let another = limiter(api(), &redis);
     subscribe_all(&server, &[&another]).await;
     received(&another, &call("acme")).await;
+}
+
+/// The subscription is renewed after ten seconds in any case.
+const BEFORE_RENEWAL: Duration = Duration::from_secs(6);
+
+/// One lane's connection ends, and those of both are replaced.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscription_survives_the_end_of_another_connection() {
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
+    let redis = builder().url(server.url()).connections(2).connect().await.unwrap();
+    let one = limiter(api(), &redis);
+    subscribe_all(&server, &[&one]).await;
+    let ids = async |kind| {
+        let clients: String = server.run("CLIENT", ["LIST", "TYPE", kind]).await;
+        let id = |client: &str| client.split(' ').next().unwrap().strip_prefix("id=").unwrap().to_owned();
+        clients.lines().filter(|client| client.contains(" cmd=")).map(id).collect::<Vec<_>>()
+    };
+    let (start, subscribed) = (Instant::now(), ids("pubsub").await);
+    let own: u64 = server.run("CLIENT", ["ID"]).await;
+    for id in ids("normal").await {
+        if id.parse::<u64>().unwrap() < own {
+            let _: Value = server.run("CLIENT", ["KILL", "ID", &id]).await;
+        }
+    }
+    until("its connections to be replaced", async || {
+        for tenant in 0..20 {
+            one.check(&call(tenant.to_string())).await;
+        }
+        let now = ids("pubsub").await;
+        (now.len() == 1 && now != subscribed).then_some(())
+    })
+    .await;
+    assert!(start.elapsed() < BEFORE_RENEWAL, "{:?}", start.elapsed());
+}
+
+/// Timeouts open the circuit breaker, and its probe replaces a connection that is still open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscription_survives_timeouts() {
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
+    let redis = builder().url(server.url()).deadline(Duration::from_millis(100)).connect().await.unwrap();
+    let one = limiter(api(), &redis);
+    subscribe_all(&server, &[&one]).await;
+    let start = Instant::now();
+    let _: Value = server.run("CLIENT", ["PAUSE", "1500", "ALL"]).await;
+    until("the circuit breaker to open", async || {
+        one.check(&call("acme")).await;
+        redis.stats().open.then_some(())
+    })
+    .await;
+    until("it to close", async || (!redis.stats().open).then_some(())).await;
+    until("it to subscribe", async || (subscribers(&server).await == 1).then_some(())).await;
+    assert!(start.elapsed() < BEFORE_RENEWAL, "{:?}", start.elapsed());
+}
+
+/// The sorted set is read for those that are lost, but not after each burst.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn too_many_messages_make_it_read_once_a_second() {
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
+    let (one, other) = (at(&server).await, at(&server).await);
+    subscribe_all(&server, &[&one]).await;
+    let reads = async || calls(&server, "zrangebyscore").await;
+    until("it to have read", async || (reads().await > 0).then_some(())).await;
+    let (start, before) = (Instant::now(), reads().await);
+    let mut burst = redis::pipe();
+    for _ in 0..300 {
+        burst.cmd("PUBLISH").arg("rl:cooldowns").arg("1 0\n5000 api:{globex}::").ignore();
+    }
+    let mut connection = server.connection().await.unwrap();
+    let mut bursts = 0_u64;
+    while start.elapsed() < Duration::from_secs(3) {
+        let () = burst.query_async(&mut connection).await.unwrap();
+        bursts += 1;
+        let tenant = format!("tenant {bursts}");
+        other.cool_down(&call(&*tenant), LONGEST);
+        received(&one, &call(&*tenant)).await;
+    }
+    let (elapsed, again) = (start.elapsed(), reads().await - before);
+    assert!(again <= elapsed.as_secs() + 2, "{again} in {elapsed:?} with {bursts} bursts");
+    assert!(again > 0 || elapsed > BEFORE_RENEWAL, "nothing was lost of {bursts} bursts");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backend_that_connects_lazily_logs_no_failure_to_subscribe() {
+    let _machine = shared_machine().await;
+    #[cfg(feature = "tracing")]
+    log::start();
+    let server = Server::start().await;
+    let redis = Redis::builder().deadline(LONG).url(server.url()).connect_lazy().unwrap();
+    let one = limiter(api(), &redis);
+    subscribe_all(&server, &[&one]).await;
+    let other = at(&server).await;
+    other.cool_down(&call("acme"), LONGEST);
+    received(&one, &call("acme")).await;
+    #[cfg(feature = "tracing")]
+    assert_eq!((log::count(&server, "are not received"), log::count(&server, "are received again")), (0, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

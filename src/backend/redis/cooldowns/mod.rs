@@ -15,7 +15,7 @@ mod outbox;
 use std::{
     pin::pin,
     sync::{
-        Arc, Mutex, Weak,
+        Arc, Mutex, Once, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -25,7 +25,7 @@ use futures_util::future::select;
 use redis::{PushInfo, PushKind, Value};
 use tokio::{
     sync::{Notify, broadcast},
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep_until, timeout_at},
 };
 
 use self::{
@@ -33,13 +33,12 @@ use self::{
     outbox::Outbox,
 };
 use super::{
-    transport::{breaker::BreakerSettings, link::Link},
+    transport::link::Link,
     wire::{Call, PUBLISH_COOLDOWNS, READ_COOLDOWNS},
 };
 use crate::{
     backend::{CooldownListener, CooldownNotice},
     error::{BackendError, BackendErrorKind},
-    jitter::{doubled, shorten},
     observe::{log_cooldown_sharing, log_cooldown_subscription},
     sync::lock,
 };
@@ -59,6 +58,9 @@ const LANE: usize = 0;
 /// lost: a server that hangs, or a node that left its cluster, does not say so.
 const READ_INTERVAL: Duration = Duration::from_secs(10);
 
+/// When the sorted set is read after messages were lost because there were too many.
+const LAG_INTERVAL: Duration = Duration::from_secs(1);
+
 /// The cooldowns of this instance and of the others.
 pub(super) struct Cooldowns {
     link: Arc<Link>,
@@ -71,12 +73,14 @@ pub(super) struct Cooldowns {
     /// Notified when a listener was added.
     added: Arc<Notify>,
     publishing_failed: AtomicBool,
-    receiving_failed: AtomicBool,
+    /// Each task starts when it is needed.
+    publishing: Once,
+    receiving: Once,
 }
 
 impl Cooldowns {
     pub(super) fn new(link: &Arc<Link>) -> Arc<Self> {
-        let own = Arc::new(Self {
+        Arc::new(Self {
             link: Arc::clone(link),
             key: format!("{}:cooldowns", link.settings.prefix),
             outbox: Mutex::default(),
@@ -84,26 +88,27 @@ impl Cooldowns {
             pending: Arc::default(),
             added: Arc::default(),
             publishing_failed: AtomicBool::new(false),
-            receiving_failed: AtomicBool::new(false),
-        });
-        link.runtime.keep(publish_all(Arc::downgrade(&own), Arc::clone(&own.pending)));
-        link.runtime.keep(receive_all(Arc::downgrade(&own), Arc::clone(&own.added)));
-        own
+            publishing: Once::new(),
+            receiving: Once::new(),
+        })
     }
 
     /// Publishes a cooldown soon, unless the other instances know it.
-    pub(super) fn publish(&self, notice: &CooldownNotice<'_>) {
+    pub(super) fn publish(self: &Arc<Self>, notice: &CooldownNotice<'_>) {
         let Some(key) = key_of(notice) else { return };
         let now = Instant::now();
         if lock(&self.outbox).put(key, now + notice.time.min(MAX_COOLDOWN), now) {
             self.pending.notify_one();
+            let publish = || publish_all(Arc::downgrade(self), Arc::clone(&self.pending));
+            self.publishing.call_once(|| self.link.runtime.keep(publish()));
         }
     }
 
     /// Notifies a limiter of cooldowns from now on.
-    pub(super) fn subscribe(&self, listener: Weak<CooldownListener>) {
+    pub(super) fn subscribe(self: &Arc<Self>, listener: Weak<CooldownListener>) {
         lock(&self.listeners).push(listener);
         self.added.notify_one();
+        self.receiving.call_once(|| self.link.runtime.keep(receive_all(Arc::downgrade(self), Arc::clone(&self.added))));
     }
 
     /// Publishes a batch. Returns when to look again; `None` if nothing is
@@ -122,14 +127,18 @@ impl Cooldowns {
                 Ok(error) if !error.is_empty() => Some(BackendError::misconfigured(error)),
                 _ => None,
             },
-            Err(error) if is_permanent(&error) => Some(error),
+            // Retrying cannot fix it.
+            Err(error) if matches!(error.kind(), BackendErrorKind::Misconfigured | BackendErrorKind::Unsupported) => {
+                Some(error)
+            }
             // Publishing it twice does no harm.
             Err(_) => {
                 lock(&self.outbox).put_back(batch);
                 return Some(RETRY_INTERVAL);
             }
         };
-        if is_news(&self.publishing_failed, error.as_ref()) {
+        // Each failure is logged once, until it works again.
+        if self.publishing_failed.swap(error.is_some(), Ordering::AcqRel) != error.is_some() {
             log_cooldown_sharing(&settings.servers, error.as_ref());
         }
         Some(BATCH_INTERVAL)
@@ -155,26 +164,16 @@ impl Cooldowns {
         }
     }
 
-    /// Subscribes, and then reads the sorted set.
-    async fn receive_known(&self) -> Result<(), BackendError> {
-        self.link.subscribe(&self.key).await?;
+    /// Subscribes, and then reads the sorted set. Returns what is pushed meanwhile and later.
+    async fn receive_known(&self) -> Result<broadcast::Receiver<PushInfo>, BackendError> {
+        let pushes = self.link.subscribe(&self.key).await?;
         let lines = self.link.call(LANE, &Call::new(&READ_COOLDOWNS, [&*self.key], 1, [&b""[..]])).await?;
         // Else the key holds something else, or may not be read.
         if let Ok(lines) = redis::from_redis_value::<Vec<u8>>(lines) {
             self.pass_on(&String::from_utf8_lossy(&lines)).await;
         }
-        Ok(())
+        Ok(pushes)
     }
-}
-
-/// Whether to log this result: each failure is logged once, until it works again.
-fn is_news(has_failed: &AtomicBool, error: Option<&BackendError>) -> bool {
-    has_failed.swap(error.is_some(), Ordering::AcqRel) != error.is_some()
-}
-
-/// Whether retrying cannot fix the error.
-fn is_permanent(error: &BackendError) -> bool {
-    matches!(error.kind(), BackendErrorKind::Misconfigured | BackendErrorKind::Unsupported)
 }
 
 /// Publishes what is queued, for as long as `cooldowns` exist.
@@ -189,42 +188,51 @@ async fn publish_all(cooldowns: Weak<Cooldowns>, due: Arc<Notify>) {
     }
 }
 
-/// Receives cooldowns while there are listeners.
+/// Receives cooldowns while there are listeners. A single failure is not logged: a backend that
+/// connects in the background fails until it has.
 async fn receive_all(cooldowns: Weak<Cooldowns>, added: Arc<Notify>) {
     let mut failures = 0_u32;
+    added.notified().await;
     while let Some(own) = cooldowns.upgrade() {
         if !own.has_listeners() {
             drop(own);
             added.notified().await;
             continue;
         }
-        let mut pushes = own.link.pushes.subscribe();
-        let (received, BreakerSettings { shortest, longest, .. }) =
-            (own.receive_known().await, own.link.settings.breaker);
-        if is_news(&own.receiving_failed, received.as_ref().err()) {
-            log_cooldown_subscription(&own.link.settings.servers, received.as_ref().err());
+        let (received, settings) = (own.receive_known().await, &own.link.settings);
+        let (all, pause) = if received.is_ok() { (0, READ_INTERVAL) } else { (failures + 1, settings.breaker.longest) };
+        if (all > 1) != (failures > 1) {
+            log_cooldown_subscription(&settings.servers, received.as_ref().err());
         }
+        failures = all;
+        let pushes = received.unwrap_or_else(|_| own.link.pushes.subscribe());
         drop(own);
-        // After a failure, as between the breaker's probes.
-        let next = if received.is_ok() { READ_INTERVAL } else { shorten(doubled(shortest, failures, longest)) };
-        failures = if received.is_ok() { 0 } else { failures + 1 };
-        let until_lost = pin!(receive(&cooldowns, &mut pushes));
-        let _ = timeout(next, select(until_lost, pin!(added.notified()))).await;
+        let received = pin!(receive(&cooldowns, pushes, pause));
+        // While it fails, a new listener is no reason to try again.
+        match all {
+            0 => drop(select(received, pin!(added.notified())).await),
+            _ => received.await,
+        }
     }
 }
 
-/// Passes on messages. Returns when one was lost, as all are when a connection ends.
-async fn receive(cooldowns: &Weak<Cooldowns>, pushes: &mut broadcast::Receiver<PushInfo>) {
-    while let Ok(PushInfo { kind, data }) = pushes.recv().await {
-        if kind == PushKind::Disconnection {
-            return;
-        }
-        // The channel, and the message.
-        if let (PushKind::Message, Some(Value::BulkString(message))) = (kind, data.get(1))
-            && let Some(own) = cooldowns.upgrade()
-            && let Some(lines) = lines(message, own.link.settings.database())
-        {
-            own.pass_on(lines).await;
+/// Passes on messages for so long. Returns earlier when one was lost: soon after there were too
+/// many, and at once when connections end or others take their place.
+async fn receive(cooldowns: &Weak<Cooldowns>, mut pushes: broadcast::Receiver<PushInfo>, pause: Duration) {
+    let mut end = Instant::now() + pause;
+    while Instant::now() < end {
+        match timeout_at(end, pushes.recv()).await {
+            // The channel, and the message.
+            Ok(Ok(PushInfo { kind: PushKind::Message, data })) => {
+                if let (Some(Value::BulkString(message)), Some(own)) = (data.get(1), cooldowns.upgrade())
+                    && let Some(lines) = lines(message, own.link.settings.database())
+                {
+                    own.pass_on(lines).await;
+                }
+            }
+            Ok(Ok(PushInfo { kind, .. })) if kind != PushKind::Disconnection => {}
+            Ok(Err(broadcast::error::RecvError::Lagged(_))) => end = end.min(Instant::now() + LAG_INTERVAL),
+            _ => return,
         }
     }
 }

@@ -13,7 +13,7 @@ use arc_swap::ArcSwap;
 use redis::{PushInfo, Value};
 use tokio::{
     sync::{Notify, broadcast},
-    time::Instant,
+    time::{Instant, timeout},
 };
 
 use super::{
@@ -23,7 +23,7 @@ use super::{
     dataset::{DatasetId, DatasetWatch, take_check},
     failure::{Failure, at},
     server::{Connection, Server},
-    task_runtime::{Deadline, TaskRuntime, late},
+    task_runtime::{Deadline, TaskRuntime},
 };
 use crate::{
     backend::redis::{
@@ -47,7 +47,8 @@ pub(crate) struct Link {
     /// Notified when the owners of hash slots are to be asked for.
     is_outdated: Arc<Notify>,
     pub(crate) dataset: DatasetWatch,
-    /// What servers push: messages of channels, and that a connection has ended.
+    /// What servers push: messages of channels, and that a connection has ended. Also sent when
+    /// others take the place of connections that may be open still.
     pub(crate) pushes: broadcast::Sender<PushInfo>,
     /// The deadline for a decision: its calls, and the callers that wait.
     pub(crate) deadline: Deadline,
@@ -107,14 +108,15 @@ impl Link {
     }
 
     /// Subscribes to a channel, on the server that has the key of its name. That ends with
-    /// the connection.
-    pub(crate) async fn subscribe(&self, channel: &str) -> Result<(), BackendError> {
-        let server = self.owner(|| slot_of(channel))?;
+    /// the connection. Returns what is pushed from then on.
+    pub(crate) async fn subscribe(&self, channel: &str) -> Result<broadcast::Receiver<PushInfo>, BackendError> {
         let subscribed = async {
-            let connection = server.ready(0).await?;
-            connection.subscribe(channel).await.map_err(|error| Failure::of(&error).error)
+            let connection = self.owner(|| slot_of(channel))?.ready(0).await?;
+            let pushes = self.pushes.subscribe();
+            connection.subscribe(channel).await.map(|()| pushes).map_err(|error| Failure::of(&error).error)
         };
-        self.deadline.within(subscribed).await.unwrap_or_else(|| Err(late()))
+        let late = |_| Err(BackendError::timeout("not subscribed within the time to connect"));
+        timeout(self.settings.connect_timeout, subscribed).await.unwrap_or_else(late)
     }
 
     /// Makes sure that the lane's connection is open. The server may have closed it

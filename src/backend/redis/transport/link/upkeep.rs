@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use redis::ConnectionInfo;
+use redis::{ConnectionInfo, PushInfo, PushKind};
 use tokio::time::{Instant, sleep_until};
 
 use super::Link;
@@ -131,15 +131,15 @@ impl Link {
         } else if server.is_connected() {
             return;
         }
-        match self.open(server).await {
-            Ok(()) => server.breaker.close(),
-            Err(failure) => {
-                server.breaker.reopen(&at(&server.address, &failure.error));
-                server.wake();
-                // Another node may have taken its place.
-                self.is_outdated.notify_one();
-            }
-        }
+        let Err(failure) = self.open(server).await else {
+            server.breaker.close();
+            // Connections that are dropped do not say that they end.
+            return drop(self.pushes.send(PushInfo { kind: PushKind::Disconnection, data: Vec::new() }));
+        };
+        server.breaker.reopen(&at(&server.address, &failure.error));
+        server.wake();
+        // Another node may have taken its place.
+        self.is_outdated.notify_one();
     }
 
     /// Asks for the owners of the hash slots. If no known node says them, those that the
