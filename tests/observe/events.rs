@@ -1,13 +1,15 @@
 use std::{
     collections::BTreeMap,
     fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use futures_util::FutureExt;
 use tower_ratelimit::{
     Descriptor, FailureMode, MissingTenant, Policy, Quota, RateLimiter, Rule,
     backend::Local,
@@ -276,4 +278,30 @@ async fn an_overload_is_logged_when_it_starts_and_ends() {
     assert_eq!(ends.len(), 1, "{ends:?}");
     assert_eq!(ends[0]["value"], "90.0");
     assert_eq!(run([110, 110], 1, Level::WARN).await.len(), 1, "the next one");
+}
+
+/// Panics at the next event once it is set.
+#[derive(Clone, Default)]
+struct BrokenLog(Arc<AtomicBool>);
+
+impl<S: Subscriber> Layer<S> for BrokenLog {
+    fn on_event(&self, _: &Event<'_>, _: Context<'_, S>) {
+        assert!(!self.0.swap(false, Ordering::Relaxed), "the log is broken");
+    }
+}
+
+#[tokio::test]
+async fn a_log_that_panics_keeps_no_unit_in_flight() {
+    let log = BrokenLog::default();
+    let _guard = tracing::subscriber::set_default(Registry::default().with(log.clone()));
+    let limiter = RateLimiter::new(Quota::concurrent(2)).unwrap();
+    let caller = Descriptor::new("/").tenant(SECRET);
+    // From now on there is a counter.
+    drop(limiter.acquire(&caller, Duration::ZERO).await.unwrap());
+    for _ in 0..3 {
+        log.0.store(true, Ordering::Relaxed);
+        let acquire = || limiter.acquire(&caller, Duration::ZERO).now_or_never();
+        assert!(catch_unwind(AssertUnwindSafe(acquire)).is_err(), "each allow is logged");
+    }
+    assert_eq!(limiter.peek(&caller).await.remaining(), Some(2));
 }
