@@ -210,7 +210,7 @@ async fn receive_all(cooldowns: Weak<Cooldowns>, added: Arc<Notify>) {
         let received = pin!(receive(&cooldowns, pushes, pause));
         // While it fails, a new listener is no reason to try again.
         match all {
-            0 => drop(select(received, pin!(added.notified())).await),
+            0 => _ = select(received, pin!(added.notified())).await,
             _ => received.await,
         }
     }
