@@ -17,7 +17,6 @@ use crate::{
     descriptor::{Priority, TenantId},
     jitter::draw,
     observe::{Mistake, Reported, log_shedding, report_shed_fraction},
-    sync::lock,
     time::{Timestamp, nanos},
 };
 
@@ -104,7 +103,7 @@ impl Shedder {
     /// What the signals say now.
     #[cfg(feature = "admin")]
     pub(crate) fn readings(&self, overload: &Overload) -> Readings {
-        let fraction = lock(&self.state).controller.fraction();
+        let fraction = crate::sync::lock(&self.state).controller.fraction();
         let read = |watched: &Watched| {
             let Watched { signal, threshold } = watched;
             (signal.name().to_owned(), *threshold, self.load_of(watched))

@@ -133,6 +133,12 @@ impl RedisBuilder {
         self
     }
 
+    /// The most decisions in one call, 1 to 65,536. Default: 256.
+    pub fn max_batch(mut self, decisions: usize) -> Self {
+        self.settings.max_batch = decisions;
+        self
+    }
+
     /// How long a rejection is cached in-process at most, up to 65,536 of them; zero turns the
     /// cache off. Default: 1 s.
     pub fn rejection_cache_ttl(mut self, ttl: Duration) -> Self {

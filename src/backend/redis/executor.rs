@@ -29,9 +29,6 @@ use crate::{
     time::Timestamp,
 };
 
-/// The most decisions in one call.
-const MAX_BATCH: usize = 256;
-
 /// What is submitted to a lane.
 pub(super) enum Operation {
     Charge(ChargeSet),
@@ -219,7 +216,7 @@ pub(super) struct Lanes {
 
 impl Lanes {
     pub(super) fn new(context: PlanContext, link: &Arc<Link>, pools: &Arc<Pools>) -> Arc<Self> {
-        let limits = LaneLimits::new(MAX_BATCH);
+        let limits = LaneLimits::new(link.settings.max_batch);
         let (context, parked) = (Arc::new(context), Arc::default());
         // Names this process in the store.
         let instance = std::hash::RandomState::new().hash_one(0) >> 11;

@@ -181,8 +181,9 @@ use crate::{error::BackendError, time::Timestamp};
 /// - A request that is charged more than 50 tiers fails
 ///   ([`Unsupported`](crate::error::BackendErrorKind::Unsupported)).
 /// - Two calls run at the same time on each connection, or on each of 256 lanes
-///   of a cluster, among which the tenants are divided. A call has at most 256
-///   decisions. Behind them up to 16,384 requests are queued; the next one fails.
+///   of a cluster, among which the tenants are divided. Behind them up to 64
+///   times [`max_batch`](RedisBuilder::max_batch) requests are queued; the next
+///   one fails.
 /// - On the server a counter has one key of some 180 bytes, name included. A
 ///   log, or a concurrency limit, has a sorted set beside it, with at most one
 ///   entry per admission. Each key has a TTL. The number of keys is not bounded:
@@ -210,6 +211,7 @@ use crate::{error::BackendError, time::Timestamp};
 /// | [`connect_timeout`](RedisBuilder::connect_timeout) | 1 s | for each server |
 /// | [`deadline`](RedisBuilder::deadline) | 50 ms | for a decision |
 /// | [`breaker`](RedisBuilder::breaker) | 5, 100 ms, 5 s | consecutive failures that open it; the shortest and longest delay before a probe, of which each takes half to all |
+/// | [`max_batch`](RedisBuilder::max_batch) | 256 | decisions per call |
 /// | [`rejection_cache_ttl`](RedisBuilder::rejection_cache_ttl) | 1 s | how long a rejection is cached, up to 65,536 of them |
 /// | [`lease`](RedisBuilder::lease) | 30 s | how long a unit in flight is held without renewal |
 #[derive(Clone)]

@@ -59,6 +59,7 @@ pub(crate) struct Settings {
     pub(crate) connect_timeout: Duration,
     pub(crate) deadline: Duration,
     pub(crate) breaker: BreakerSettings,
+    pub(crate) max_batch: usize,
     pub(crate) rejection_cache_ttl: Duration,
     pub(crate) lease: Duration,
     pub(crate) uses_limiter_time: bool,
@@ -82,6 +83,7 @@ impl Settings {
                 shortest: Duration::from_millis(100),
                 longest: Duration::from_secs(5),
             },
+            max_batch: 256,
             rejection_cache_ttl: Duration::from_secs(1),
             lease: Duration::from_secs(30),
             uses_limiter_time: false,
@@ -100,8 +102,11 @@ impl Settings {
         if let Some((key, _)) = durations.into_iter().find(|(_, duration)| duration.is_zero()) {
             return Err(ConfigError::new(key, "must be longer than zero"));
         }
-        let numbers =
-            [("connections", self.connections, 1..=1024), ("breaker", self.breaker.failures as usize, 1..=usize::MAX)];
+        let numbers = [
+            ("connections", self.connections, 1..=1024),
+            ("max_batch", self.max_batch, 1..=65_536),
+            ("breaker", self.breaker.failures as usize, 1..=usize::MAX),
+        ];
         if let Some((key, number, range)) = numbers.into_iter().find(|(_, number, range)| !range.contains(number)) {
             let reason = format!("must be at least {} and at most {}", range.start(), range.end());
             return Err(ConfigError::new(key, reason).with_value(number));

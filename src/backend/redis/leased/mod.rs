@@ -14,7 +14,6 @@
 
 mod demand;
 mod exchanges;
-mod instances;
 mod last_reply;
 mod lease;
 pub(super) mod level;

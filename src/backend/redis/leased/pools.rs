@@ -10,6 +10,7 @@ use std::{
         Arc, Mutex, Weak,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use foldhash::fast::RandomState;
@@ -17,7 +18,6 @@ use smallvec::{Array, SmallVec};
 use tokio::time::Instant;
 
 use super::{
-    instances::Instances,
     last_reply::LastReply,
     lease::{Leased, ReturnedUnits},
     pool::{Exchange, Pool, Taken, Want},
@@ -318,6 +318,36 @@ impl LimiterTime {
     /// The limiter's time, in nanoseconds, which was `at` at another time.
     pub(super) fn since(&self, (at, time): (u64, Instant)) -> u64 {
         if self.decides { at } else { at.saturating_add(nanos(time.elapsed())) }
+    }
+}
+
+/// How long the largest number counts, at least: not every counter is used by all
+/// instances.
+pub(super) const KEPT: Duration = Duration::from_secs(10);
+
+/// How many instances the store has seen lately, by its replies about single counters: the
+/// largest number in the time before, and in the present one, which began then.
+#[derive(Debug)]
+pub(crate) struct Instances(Mutex<(u64, u64, Instant)>);
+
+impl Instances {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new((1, 1, Instant::now())))
+    }
+
+    /// The largest number of instances that used a counter lately; at least 1.
+    pub(crate) fn get(&self) -> u64 {
+        let (before, recent, _) = *lock(&self.0);
+        before.max(recent)
+    }
+
+    /// The store has seen so many instances use a counter.
+    pub(crate) fn observe(&self, instances: u64) {
+        let (before, recent, since) = &mut *lock(&self.0);
+        if since.elapsed() >= KEPT {
+            (*before, *recent, *since) = (*recent, 1, Instant::now());
+        }
+        *recent = instances.max(*recent);
     }
 }
 

@@ -201,7 +201,6 @@ impl Connection {
         let mut replies: Vec<_> = replies.into_iter().map(Value::extract_error).collect();
         let last = replies.pop().unwrap_or(Ok(Value::Nil));
         // Why the command has failed, one before it may say.
-        let cause = replies.into_iter().find(|reply| reply.is_err() && last.is_err());
-        cause.unwrap_or(last)
+        replies.into_iter().find(|reply| reply.is_err() && last.is_err()).unwrap_or(last)
     }
 }

@@ -1,10 +1,12 @@
 //! What takes less memory says the same.
 
 use super::{
-    super::super::{
-        demand::{Demand, Moment},
-        instances::{Instances, KEPT},
-        last_reply::PackedStatus,
+    super::{
+        super::{
+            demand::{Demand, Moment},
+            last_reply::PackedStatus,
+        },
+        Instances, KEPT,
     },
     INTERVAL,
 };
