@@ -8,7 +8,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     fmt,
     hash::Hash,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -19,6 +19,7 @@ use crate::{
     descriptor::Descriptor,
     jitter::{doubled, shorten},
     limiter::{Permit, RateLimiter, sleep_until},
+    sync::lock,
     time::{Clock, SystemClock, Timestamp, nanos},
 };
 
@@ -115,7 +116,7 @@ impl<K> Backoff<K> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Failed<K>> {
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.failed)
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::stats::{Counters, Totals};
-use crate::{policy::CompiledPolicy, time::Timestamp};
+use crate::{policy::CompiledPolicy, sync::lock, time::Timestamp};
 
 /// The policy in force, and the counters of each thread.
 ///
@@ -100,7 +100,7 @@ impl Current {
 
     /// Locks the policy against other replacements.
     pub(super) fn replacing(&self) -> MutexGuard<'_, Replacements> {
-        self.replacing.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.replacing)
     }
 
     /// Does the same unless another replacement is under way.
@@ -155,7 +155,7 @@ impl Current {
     /// Counters for this thread. Sums up those of threads that have ended.
     fn register(&self) -> Arc<Counters> {
         let counters = Arc::new(Counters::default());
-        let mut all = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.counters);
         let (threads, ended) = &mut *all;
         threads.retain(|thread| {
             let is_alive = Arc::strong_count(thread) > 1;
@@ -171,7 +171,7 @@ impl Current {
     }
 
     pub(super) fn totals(&self) -> Totals {
-        let all = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = lock(&self.counters);
         let (threads, mut totals) = (&all.0, all.1);
         threads.iter().for_each(|thread| thread.add_to(&mut totals));
         totals

@@ -28,6 +28,7 @@ use crate::{
     backend::{Backend, Charge, Outcome, OutcomeKind, Receipt, Settlement},
     decision::RateLimited,
     policy::{CompiledPolicy, CompiledRule, Unsettled, charge::Charges},
+    sync::lock,
     time::Timestamp,
     unit::Unit,
 };
@@ -249,7 +250,7 @@ impl Lease {
 
     /// What was changed, while it is locked.
     pub(super) fn changes(&self) -> MutexGuard<'_, Changes> {
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.changes)
     }
 
     /// Gives back what was added latest, and then what the request was charged.

@@ -6,7 +6,7 @@
 use std::{
     error::Error,
     pin::Pin,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, PoisonError},
     task::{Context, Poll, ready},
 };
 
@@ -15,7 +15,7 @@ use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 
 use super::{InFlightGuard, messages::Stopped};
-use crate::http::grpc;
+use crate::{http::grpc, sync::lock};
 
 pub(super) type BoxError = Box<dyn Error + Send + Sync>;
 
@@ -167,8 +167,4 @@ where
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
     }
-}
-
-fn lock(body: &HookBody) -> MutexGuard<'_, UnsyncBoxBody<Bytes, BoxError>> {
-    body.lock().unwrap_or_else(PoisonError::into_inner)
 }

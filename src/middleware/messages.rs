@@ -20,6 +20,7 @@ use crate::{
     decision::RateLimited,
     limiter::{Driving, Lease, Next},
     policy::Messages,
+    sync::lock,
 };
 
 /// Admits the messages of one direction of a call. The first one was charged
@@ -220,7 +221,7 @@ impl ClientMessages {
     }
 
     pub(super) fn take(&self) -> Vec<MessageLimiter> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.0))
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use crate::fingerprint::Fingerprint;
+use crate::{fingerprint::Fingerprint, sync::lock};
 
 /// The classes of a rule, which take 35 KB.
 const CLASSES: usize = 64;
@@ -49,7 +49,7 @@ impl Default for Class {
 
 impl Class {
     fn learn(&self, cost: u64) {
-        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut latest = lock(&self.latest);
         let next = latest.count % LATEST;
         latest.costs[next] = cost;
         latest.count += 1;

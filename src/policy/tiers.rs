@@ -29,6 +29,7 @@ use crate::{
     descriptor::{Priority, TenantId},
     fingerprint::Scope,
     quota::Quota,
+    sync::lock,
     unit::Unit,
 };
 
@@ -116,7 +117,7 @@ fn tier_set(rule: RuleName, unit: Unit, quotas: &[Quota], options: MachineOption
 /// ids, so requests cannot make this memory grow.
 pub(super) fn intern(id: &str) -> RuleName {
     static IDS: LazyLock<Mutex<HashMap<String, RuleName>>> = LazyLock::new(Mutex::default);
-    let mut ids = IDS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut ids = lock(&IDS);
     ids.entry(id.into()).or_insert_with(|| Box::leak(Box::new(&*Box::leak(id.into()))))
 }
 

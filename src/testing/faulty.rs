@@ -3,7 +3,7 @@
 //! It counts requests, admissions and refunds, whether or not their answers
 //! arrive.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures_util::future::{BoxFuture, ready};
 use tokio::task::yield_now;
@@ -11,6 +11,7 @@ use tokio::task::yield_now;
 use crate::{
     backend::{Backend, Charge, CooldownNotice, Decide, Outcome, OutcomeKind, Receipt, Request, Settlement},
     error::{BackendError, BackendErrorKind},
+    sync::lock,
     time::{Clock, Timestamp},
 };
 
@@ -148,7 +149,7 @@ impl FaultyBackend {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// The time on the backend's own clock, if it has one.

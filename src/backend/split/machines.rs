@@ -9,7 +9,7 @@ use std::{
     fmt,
     ops::Range,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, Weak,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -27,6 +27,7 @@ use crate::{
         request::LONGEST_RACE,
     },
     policy::Tier,
+    sync::lock,
 };
 
 /// The share in force, and where the next one comes from.
@@ -129,7 +130,7 @@ impl ShareMachines {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Begins without a share, and takes its own with the first decision.

@@ -9,7 +9,7 @@ use std::{
     borrow::Borrow,
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -25,6 +25,7 @@ use crate::{
     backend::Charge,
     jitter::draw,
     policy::RateBounds,
+    sync::lock,
     time::{Timestamp, nanos},
 };
 
@@ -105,7 +106,7 @@ fn make_room(keys: &mut Keys, now: Timestamp) {
 
 impl UpstreamKeys {
     fn lock(&self) -> MutexGuard<'_, Keys> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.keys)
     }
 
     /// Changes a key's controller, which may be new.

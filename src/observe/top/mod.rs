@@ -11,7 +11,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     hash::BuildHasher,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -22,6 +22,7 @@ pub(crate) use self::sampler::Sampler;
 use self::sketch::Sketch;
 use crate::{
     descriptor::{Tenant, TenantId},
+    sync::lock,
     time::Timestamp,
 };
 
@@ -151,7 +152,7 @@ impl TopTenants {
 
     /// Locks a shard, and halves its counts for each minute that has passed.
     fn lock(&self, index: usize, now: Timestamp) -> MutexGuard<'_, Shard> {
-        let mut shard = self.shards[index].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shard = lock(&self.shards[index]);
         let minute = minute(now);
         if shard.minute != minute {
             let passed = minute.saturating_sub(shard.minute);
