@@ -44,13 +44,8 @@ impl LimitSteps {
         self.limits.iter().map(|&limit| Quota::adaptive(limit, limit, limit))
     }
 
-    /// The index of the highest step that is at most `limit`, or 0; sooner if that is `last`.
-    pub(crate) fn step(&self, limit: u64, last: usize) -> usize {
-        if let Some([step, next]) = self.limits.get(last..last.saturating_add(2))
-            && (*step..*next).contains(&limit)
-        {
-            return last;
-        }
+    /// The index of the highest step that is at most `limit`, or 0.
+    pub(crate) fn step(&self, limit: u64) -> usize {
         self.limits.partition_point(|&step| step <= limit).saturating_sub(1)
     }
 }

@@ -7,7 +7,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
 };
 
@@ -42,8 +42,6 @@ pub(in crate::limiter) struct KeyLimit {
     pub(super) rule: &'static str,
     /// That of `state`, in whole units: to be read without its lock.
     limit: AtomicU64,
-    /// Where it was last found among the steps of a policy.
-    step: AtomicUsize,
     state: Lock<GradientState>,
 }
 
@@ -81,18 +79,12 @@ impl AdaptiveLimits {
 impl KeyLimit {
     fn new(key: Fingerprint, rule: &'static str, bounds: &LimitBounds) -> Self {
         let state = GradientState::new(bounds);
-        let (limit, step) = (AtomicU64::new(whole(state.limit())), AtomicUsize::new(0));
-        Self { key, rule, limit, step, state: Lock::new(state) }
+        Self { key, rule, limit: AtomicU64::new(whole(state.limit())), state: Lock::new(state) }
     }
 
     /// The index of the highest step that it reaches.
     pub(super) fn step(&self, steps: &LimitSteps) -> usize {
-        let (limit, last) = (self.limit.load(Ordering::Relaxed), self.step.load(Ordering::Relaxed));
-        let step = steps.step(limit, last);
-        if step != last {
-            self.step.store(step, Ordering::Relaxed);
-        }
-        step
+        steps.step(self.limit.load(Ordering::Relaxed))
     }
 
     pub(super) fn summary(&self) -> LimitSummary {
