@@ -125,6 +125,27 @@ fn a_request_is_explained() {
     assert!(login("ip=10.1.2.3").ends_with("login: does not limit network `10.0.0.0/8`\n"));
 }
 
+#[test]
+fn a_request_has_the_headers_that_are_given() {
+    let policy = "rules: [{ id: calls, match: { headers: { mcp-method: [tools/call, tools/list] } }, status: 503, \
+                  tiers: [{ limit: 5, window: 1s }] }]";
+    let explained = |headers: &[&str]| {
+        let headers = headers.iter().flat_map(|header| ["--header", header]);
+        printed(&["explain", "-", "--path", "/mcp"].into_iter().chain(headers).collect::<Vec<_>>(), policy)
+    };
+    let (code, out, _) = explained(&["accept: */*", "MCP-Method: tools/call"]);
+    assert!(code == 0 && out.contains("calls: applies"), "{out}");
+    let (_, out, _) = explained(&["mcp-method: prompts/get"]);
+    assert!(
+        out.ends_with("calls: does not match the headers: it is for `mcp-method`: tools/call, tools/list\n"),
+        "{out}"
+    );
+    assert_eq!(explained(&["mcp-method"]).0, 2);
+    let (_, out, _) = printed(&["check", "-"], policy);
+    assert!(out.contains("only headers: mcp-method tools/call, tools/list\n"), "{out}");
+    assert!(out.contains("status: 503\n"), "{out}");
+}
+
 /// A hostile file or argument does not reach the terminal.
 #[test]
 fn control_characters_are_escaped() {

@@ -18,6 +18,8 @@ mod in_flight;
 mod keyed;
 #[path = "http/keys.rs"]
 mod keys;
+#[path = "http/matching.rs"]
+mod matching;
 #[path = "http/own_limits.rs"]
 mod own_limits;
 #[path = "http/preflights.rs"]

@@ -80,6 +80,15 @@ impl Decision {
         self.rare().excess = Some((cost, capacity));
     }
 
+    /// The status of the response to the rejection, where a rule sets one.
+    pub(crate) fn set_status(&mut self, status: StatusCode) {
+        self.rare().status = Some(status);
+    }
+
+    pub(super) fn status(&self) -> Option<StatusCode> {
+        self.record.as_ref()?.rare.as_ref()?.status
+    }
+
     pub(crate) fn excess(&self) -> Option<(u64, u64)> {
         self.record.as_ref()?.rare.as_ref()?.excess
     }
@@ -371,6 +380,8 @@ struct Rare {
     error: Option<BackendError>,
     /// See [`Decision::set_excess`].
     excess: Option<(u64, u64)>,
+    /// See [`Decision::set_status`].
+    status: Option<StatusCode>,
     shadows: Vec<Decision>,
 }
 
@@ -400,7 +411,7 @@ fn recycle(mut record: Box<Record>) {
     record.rejection = None;
     if let Some(rare) = &mut record.rare {
         rare.shadows.clear();
-        (rare.error, rare.excess) = (None, None);
+        (rare.error, rare.excess, rare.status) = (None, None, None);
     }
     let _ = POOL.try_with(|pool| {
         let mut records = pool.borrow_mut();

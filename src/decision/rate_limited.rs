@@ -2,6 +2,8 @@
 
 use std::{error::Error, fmt, iter, time::Duration};
 
+use http::StatusCode;
+
 use super::decision::{Decision, RateLimitedKind};
 
 /// The error of a rejected request. It is cheap to clone; a response carries it
@@ -50,6 +52,13 @@ impl RateLimited {
     #[must_use]
     pub fn kind(&self) -> RateLimitedKind {
         self.decision.rejection().unwrap_or(RateLimitedKind::QuotaExceeded)
+    }
+
+    /// The status of the HTTP response: that of the [rule](crate::Rule::status), or else of
+    /// the [kind](RateLimitedKind).
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        self.decision.status().unwrap_or_else(|| self.kind().status())
     }
 
     /// The time after which the same request could be admitted; `None` if it

@@ -104,7 +104,7 @@ pub struct Descriptor<'a> {
     /// May hold a [`Deadline`], which is looked up only if the request has to
     /// wait.
     pub(crate) extensions: Option<&'a Extensions>,
-    /// May hold the timeout of a gRPC call, looked up likewise.
+    /// May hold the timeout of a gRPC call, looked up likewise, and what rules match by.
     pub(crate) headers: Option<&'a HeaderMap>,
 }
 
@@ -134,6 +134,13 @@ impl<'a> Descriptor<'a> {
     /// The request's method, as sent: `GET`.
     pub fn method(mut self, method: &'a str) -> Self {
         self.method = method;
+        self
+    }
+
+    /// The request's headers, for rules that [match by them](crate::Rule::header). Of a gRPC
+    /// call, its timeout bounds the wait.
+    pub fn headers(mut self, headers: &'a HeaderMap) -> Self {
+        self.headers = Some(headers);
         self
     }
 

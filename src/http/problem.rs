@@ -23,23 +23,23 @@ const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 /// The most headers of a response: five of [`Headers`], `Retry-After`, and those of here.
 const MOST_HEADERS: usize = 9;
 
-/// The body up to its `detail`. Types and titles are from IANA's
+/// The body up to its status, by that of its kind. Types and titles are from IANA's
 /// registry of problem types.
 fn opening(status: StatusCode) -> &'static str {
     match status {
         StatusCode::TOO_MANY_REQUESTS => concat!(
             r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
-            r#""title":"Quota Exceeded","status":429,"detail":""#
+            r#""title":"Quota Exceeded","status":"#
         ),
         StatusCode::SERVICE_UNAVAILABLE => concat!(
             r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","#,
-            r#""title":"Temporary Reduced Capacity","status":503,"detail":""#
+            r#""title":"Temporary Reduced Capacity","status":"#
         ),
         // No problem type is registered for tenants, so only the status
         // describes it (RFC 9457, section 4.2.1).
-        StatusCode::UNAUTHORIZED => r#"{"type":"about:blank","title":"Unauthorized","status":401,"detail":""#,
-        StatusCode::BAD_REQUEST => r#"{"type":"about:blank","title":"Bad Request","status":400,"detail":""#,
-        _ => r#"{"type":"about:blank","title":"Internal Server Error","status":500,"detail":""#,
+        StatusCode::UNAUTHORIZED => r#"{"type":"about:blank","title":"Unauthorized","status":"#,
+        StatusCode::BAD_REQUEST => r#"{"type":"about:blank","title":"Bad Request","status":"#,
+        _ => r#"{"type":"about:blank","title":"Internal Server Error","status":"#,
     }
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn rejection<B>(
     mut extensions: Extensions,
     body: impl FnOnce(Full<Bytes>) -> B,
 ) -> Response<B> {
-    let status = rejection.kind().status();
+    let status = rejection.status();
     let tiers = rejection.decision().map_or(&[][..], |decision| decision.tiers());
     let (mut map, delays) = stamped(&rejection, headers);
     let seconds = delays.retry_after(tiers);
@@ -120,6 +120,8 @@ pub(crate) fn rejection<B>(
 /// Appends the body.
 fn put_document(out: &mut BytesMut, rejection: &RateLimited, seconds: Option<u64>) {
     out.put_slice(opening(rejection.kind().status()).as_bytes());
+    put_integer(out, rejection.status().as_u16().into());
+    out.put_slice(br#","detail":""#);
     out.put_slice(detail(rejection.kind()).as_bytes());
     if let Some((cost, capacity)) = rejection.excess() {
         out.put_slice(b" It costs ");

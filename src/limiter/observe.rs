@@ -108,7 +108,7 @@ fn rejection_event(decision: &Decision) -> &'static str {
     }
 }
 
-fn violates(decision: &Decision, rule: &CompiledRule) -> bool {
+pub(super) fn violates(decision: &Decision, rule: &CompiledRule) -> bool {
     decision.tiers().iter().any(|tier| tier.rule == rule.id && tier.violated)
 }
 

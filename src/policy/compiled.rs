@@ -14,7 +14,7 @@ use std::{
 };
 
 use foldhash::fast::RandomState;
-use http::StatusCode;
+use http::{HeaderName, StatusCode};
 
 use super::{
     adaptive_limit::LimitSteps,
@@ -25,7 +25,7 @@ use super::{
     overrides::Overrides,
     pattern::ParameterPosition,
     policy::Policy,
-    rule::{Match, Rule},
+    rule::Rule,
     rule_keys::{RuleKeys, Selection},
     statuses::Statuses,
     tiers::{OwnTierCache, OwnTiers, Tier, TierSets, intern, next_version},
@@ -51,7 +51,7 @@ pub(crate) struct CompiledPolicy {
     /// The scope of the only rule, where requests differ in nothing but their tenant.
     pub(super) uniform: Option<Scope>,
     /// Whether every rule applies to all requests that it matches: none exempts, is a
-    /// fallback, or is for some methods or priorities only.
+    /// fallback, or is for some methods, priorities or headers only.
     pub(super) is_plain: bool,
     /// Whether any rule identifies a caller by several keys together.
     pub(super) combines_keys: bool,
@@ -126,10 +126,7 @@ impl CompiledPolicy {
             matcher,
             by_id: rules.iter().zip(0..).map(|(rule, index)| (*rule.id, index)).collect(),
             uniform: if let [rule] = &*rules { rule.uniform_scope() } else { None },
-            is_plain: enabled().all(|rule| {
-                let Match { methods, priorities, .. } = &rule.matches;
-                !rule.exempt && !rule.fallback && methods.is_empty() && priorities.is_empty()
-            }),
+            is_plain: enabled().all(|rule| !rule.exempt && !rule.fallback && rule.matches.is_by_path()),
             combines_keys: rules.iter().any(|rule| rule.keys.has_several()),
             adapts,
             is_dynamic: adapts || enabled().any(|rule| rule.unit.is_some()),
@@ -263,6 +260,8 @@ pub(crate) struct CompiledRule {
     /// The tiers that tenants carry.
     pub(super) own_tiers: OwnTierCache,
     pub(crate) keys: RuleKeys,
+    /// Those that a request must have, with one of the values.
+    headers: Vec<(HeaderName, Vec<String>)>,
     pub(super) tier_sets: TierSets,
     /// For each path pattern, where the tenant stands in it.
     tenant_parameters: Vec<Option<ParameterPosition>>,
@@ -301,6 +300,12 @@ impl CompiledRule {
             version: next_version(),
             own_tiers: OwnTierCache::default(),
             keys: RuleKeys::new(id, rule),
+            headers: rule
+                .matches
+                .headers
+                .iter()
+                .filter_map(|(name, of)| Some((name.parse().ok()?, of.clone())))
+                .collect(),
             tier_sets: TierSets::new(id, rule, &steps, ignore_tenant_case),
             tenant_parameters: rule.tenant_param.as_ref().map_or_else(Vec::new, tenant_parameters),
             ladder,
@@ -317,9 +322,18 @@ impl CompiledRule {
     pub(super) fn uniform_scope(&self) -> Option<Scope> {
         let has_more_to_charge = self.is_settled_late() || self.counts_messages();
         let is_plain = !has_more_to_charge && !self.options.shadow && !self.options.smooth;
-        let is_for_all = self.options.matches.is_everywhere() && self.options.matches.priorities.is_empty();
+        let is_for_all = self.options.matches.is_everywhere() && self.options.matches.is_by_path();
         let is_single = self.options.reserve.is_empty() && self.tier_sets.is_single();
         self.keys.only_scope().filter(|_| is_plain && is_for_all && is_single)
+    }
+
+    /// Whether the request has the headers that the rule is for.
+    pub(super) fn takes_headers(&self, descriptor: &Descriptor<'_>) -> bool {
+        let has = |name: &HeaderName, values: &[String]| {
+            let sent = descriptor.headers.into_iter().flat_map(|headers| headers.get_all(name));
+            sent.into_iter().any(|sent| values.iter().any(|value| *sent == **value))
+        };
+        self.headers.iter().all(|(name, values)| has(name, values))
     }
 
     /// The tenant of a request that matched this pattern.

@@ -86,6 +86,10 @@ impl Lookup<'_> {
             return format!("does not match the {what}: it is for {}", patterns.join(", "));
         };
         let takes = |found: &PatternMatch| self.rule(*found).keys.takes(self.descriptor.method);
+        if takes(found) && !self.rule(*found).takes_headers(self.descriptor) {
+            let headers = rule.matches.headers.iter().map(|(name, values)| format!("`{name}`: {}", values.join(", ")));
+            return format!("does not match the headers: it is for {}", headers.collect::<Vec<_>>().join("; "));
+        }
         if takes(found) && !self.takes(*found) {
             let priorities: Vec<_> = rule.matches.priorities.iter().map(|priority| priority.as_str()).collect();
             return format!("does not match the priority: it is for {}", priorities.join(", "));

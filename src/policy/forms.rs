@@ -6,7 +6,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap, fmt, time::Duration};
 
-use http::Method;
+use http::{Method, StatusCode};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
@@ -264,6 +264,22 @@ impl Serialize for Item {
 }
 
 /// A list of statuses, in which none stands twice.
+/// The status of a response.
+pub(super) mod status {
+    use super::*;
+
+    #[allow(clippy::ref_option, reason = "serde's signature")]
+    pub(crate) fn serialize<S: Serializer>(status: &Option<StatusCode>, serializer: S) -> Result<S::Ok, S::Error> {
+        status.map(|status| status.as_u16()).serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<StatusCode>, D::Error> {
+        let code = u64::deserialize(deserializer)?;
+        let status = u16::try_from(code).ok().and_then(|code| StatusCode::from_u16(code).ok());
+        status.map(Some).ok_or_else(|| D::Error::custom("must be an HTTP status from 400 to 599"))
+    }
+}
+
 pub(super) mod statuses {
     use super::*;
 

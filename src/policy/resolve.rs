@@ -242,7 +242,7 @@ impl<'a> Lookup<'a> {
         found
     }
 
-    /// Keeps the rules that take the request's method and priority. An exempt rule takes all
+    /// Keeps the rules that take the request's method, headers and priority. An exempt rule takes all
     /// others away, and a rule that is no fallback takes the fallbacks away.
     fn exclude(&self, found: &mut PatternMatches) {
         found.retain(|found| self.takes(*found));
@@ -264,11 +264,12 @@ impl<'a> Lookup<'a> {
         self.rule(found).options.exempt && self.takes(found) && self.is_as_sent(found)
     }
 
-    /// Whether the rule is for requests of this method and priority.
+    /// Whether the rule is for requests of this method, priority and these headers.
     pub(super) fn takes(&self, found: PatternMatch) -> bool {
         let rule = self.rule(found);
         let priorities = &rule.options.matches.priorities;
         rule.keys.takes(self.descriptor.method)
+            && rule.takes_headers(self.descriptor)
             && (priorities.is_empty() || priorities.contains(&self.priority(rule, found)))
     }
 

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use http::Method;
+use http::{Method, StatusCode};
 #[cfg(feature = "serde")]
 use schemars::JsonSchema;
 #[cfg(feature = "serde")]
@@ -125,6 +125,10 @@ pub struct Rule {
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default", with = "forms::reserve"))]
     #[cfg_attr(feature = "serde", schemars(with = "forms::Reserve"))]
     pub(crate) reserve: BTreeMap<Priority, f64>,
+    /// `None`: the usual one.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default", with = "forms::status"))]
+    #[cfg_attr(feature = "serde", schemars(with = "u16", range(min = 400, max = 599)))]
+    pub(crate) status: Option<StatusCode>,
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
     pub(crate) fair: bool,
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
@@ -164,12 +168,21 @@ pub(crate) struct Match {
     pub(crate) routes: Vec<String>,
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default", rename = "priority"))]
     pub(crate) priorities: Vec<Priority>,
+    /// Of each, one of its values.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
+    #[cfg_attr(feature = "serde", schemars(inner(length(min = 1))))]
+    pub(crate) headers: BTreeMap<String, Vec<String>>,
 }
 
 impl Match {
     /// Whether every path matches.
     pub(crate) fn is_everywhere(&self) -> bool {
         self.paths.is_empty() && self.routes.is_empty()
+    }
+
+    /// Whether a request matches by its path or route alone.
+    pub(crate) fn is_by_path(&self) -> bool {
+        self.methods.is_empty() && self.priorities.is_empty() && self.headers.is_empty()
     }
 }
 
@@ -201,6 +214,7 @@ impl Rule {
             fallback: false,
             on_missing_key: None,
             reserve: BTreeMap::new(),
+            status: None,
             fair: false,
             shadow: false,
             upstream_feedback: true,
@@ -246,6 +260,26 @@ impl Rule {
     /// Every spelling of a path that the router accepts matches.
     pub fn route(mut self, route: impl Into<String>) -> Self {
         self.matches.routes.push(route.into());
+        self
+    }
+
+    /// Limits the rule to requests that have this header with one of these values. With
+    /// several headers, a request needs all of them.
+    ///
+    /// A caller chooses its headers: one that leaves this one out is not limited by the rule.
+    /// Let another rule limit all requests, and exempt none by a header that a caller can set.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Policy, Quota, RateLimiter, Rule};
+    ///
+    /// let calls = Rule::new("tool-calls").path("/mcp").header("mcp-method", ["tools/call"]).tier(Quota::per_minute(30));
+    /// let all = Rule::new("mcp").path("/mcp").tier(Quota::per_minute(300));
+    /// let limiter = RateLimiter::new(Policy::new().rule(calls).rule(all))?;
+    /// # let _ = limiter;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn header<V: Into<String>>(mut self, name: impl Into<String>, values: impl IntoIterator<Item = V>) -> Self {
+        self.matches.headers.entry(name.into()).or_default().extend(values.into_iter().map(Into::into));
         self
     }
 
@@ -367,6 +401,14 @@ impl Rule {
     /// ```
     pub fn reserve(mut self, priority: Priority, part: f64) -> Self {
         self.reserve.insert(priority, part);
+        self
+    }
+
+    /// The status of the HTTP response to a request that a tier of this rule rejects, from
+    /// 400 to 599: 429 without it, or 503 for an adaptive concurrency limit. Of several rules
+    /// that reject a request, the first that sets one decides. A gRPC status stays as it is.
+    pub fn status(mut self, status: StatusCode) -> Self {
+        self.status = Some(status);
         self
     }
 

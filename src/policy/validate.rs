@@ -7,6 +7,8 @@
 
 use std::{collections::HashSet, ops::RangeInclusive, time::Duration};
 
+use http::{HeaderName, HeaderValue};
+
 use super::{
     adaptive_limit::{self, LimitSteps},
     adaptive_rate::RateSteps,
@@ -187,12 +189,32 @@ fn check_patterns(rule: &Rule) -> Result<(), ConfigError> {
             return Err(ConfigError::new(format!("match.methods[{index}]"), reason).with_value(method));
         }
     }
+    check_headers(rule)?;
     check_each("path", &rule.matches.paths, pattern::check)?;
     check_each(
         "route",
         &rule.matches.routes,
         |route| if route.is_empty() { Err("must not be empty".into()) } else { Ok(()) },
     )
+}
+
+/// A header that no request can have would make the rule one for no request.
+fn check_headers(rule: &Rule) -> Result<(), ConfigError> {
+    for (name, values) in &rule.matches.headers {
+        ensure(name.parse::<HeaderName>().is_ok(), "match.headers", name, "is not the name of a header")?;
+        ensure(!values.is_empty(), &format!("match.headers.{name}"), "[]", "must name at least one value")?;
+        for (index, value) in values.iter().enumerate() {
+            let key = format!("match.headers.{name}[{index}]");
+            let is_sent = HeaderValue::from_str(value).is_ok() && value.trim_ascii() == value && !value.is_empty();
+            ensure(
+                is_sent,
+                &key,
+                value,
+                "is not the value of a header: it has no control characters, and no spaces around it",
+            )?;
+        }
+    }
+    Ok(())
 }
 
 /// Rejects what can only be a mistake; HTTP allows any other word. The error is
@@ -267,8 +289,13 @@ fn check_sync_interval(rule: &Rule) -> Result<(), ConfigError> {
     ensure(rule.consistency != Consistency::Exact, "sync_interval", value, reason)
 }
 
-/// The response statuses that are charged, and those that are refunded.
+/// The status of a rejection, the response statuses that are charged, and those that are
+/// refunded.
 fn check_statuses(rule: &Rule) -> Result<(), ConfigError> {
+    if let Some(status) = rule.status {
+        let is_error = status.is_client_error() || status.is_server_error();
+        ensure(is_error, "status", status.as_u16(), "must be an HTTP status from 400 to 599")?;
+    }
     for (key, statuses) in [("charge_on", &rule.charge_on), ("refund_on", &rule.refund_on)] {
         let Some(statuses) = statuses else { continue };
         if let Some(code) = statuses.invalid() {

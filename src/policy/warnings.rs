@@ -205,7 +205,8 @@ impl<'r> Covering<'r> {
         }
         let covers = |other: &&Rule| {
             let (own, matched) = (&other.matches, &rule.matches);
-            other.id != rule.id && covers_methods(own, matched) && covers_priorities(own, matched)
+            let covers = [covers_methods, covers_headers, covers_priorities];
+            other.id != rule.id && covers.iter().all(|covers| covers(own, matched))
         };
         let by_all_patterns = covered.into_iter().filter(|(_, covered)| *covered == patterns);
         by_all_patterns.map(|(index, _)| self.rules[index as usize]).find(covers)
@@ -234,6 +235,13 @@ fn covers_methods(own: &Match, other: &Match) -> bool {
         own.methods.contains(method) || *method == http::Method::HEAD && own.methods.contains(&http::Method::GET)
     };
     own.methods.is_empty() || !other.methods.is_empty() && other.methods.iter().all(takes)
+}
+
+fn covers_headers(own: &Match, other: &Match) -> bool {
+    own.headers.iter().all(|(name, values)| {
+        let mut same = other.headers.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name));
+        same.any(|(_, others)| others.iter().all(|value| values.contains(value)))
+    })
 }
 
 fn covers_priorities(own: &Match, other: &Match) -> bool {

@@ -84,7 +84,7 @@ fn full() -> Value {
         "rules": [
             {
                 "id": "every-key",
-                "match": { "methods": ["GET"], "paths": ["/v1/{org}"], "priority": ["low", "normal"] },
+                "match": { "methods": ["GET"], "paths": ["/v1/{org}"], "priority": ["low", "normal"], "headers": { "mcp-method": ["tools/call"] } },
                 "tenant_from": "{org}",
                 "adaptive_rate": {
                     "floor": rate(1), "ceiling": rate(9), "start": rate(3), "increase": 0.5, "decrease": 0.5
@@ -112,6 +112,7 @@ fn full() -> Value {
                 "shadow": false,
                 "upstream_feedback": true,
                 "enabled": true,
+                "status": 503,
                 "consistency": "leased",
                 "sync_interval": "50ms",
                 "on_backend_failure": "local",

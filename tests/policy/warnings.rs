@@ -60,7 +60,7 @@ fn beside(above: &str, below: &str, settings: [&str; 2]) -> Vec<String> {
 }
 
 /// A match, and one that it covers.
-const COVERED: [(&str, &str); 9] = [
+const COVERED: [(&str, &str); 11] = [
     ("", "paths: [/x]"),
     ("", ""),
     ("paths: ['/{*rest}']", "routes: [/x]"),
@@ -70,10 +70,12 @@ const COVERED: [(&str, &str); 9] = [
     ("paths: ['/x/f{id}t']", "paths: ['/x/file-{name}.txt', /x/fit]"),
     ("paths: [/y, '/%78/']", "paths: [/x]"),
     ("routes: [/x, /y]", "routes: [/y]"),
+    ("paths: [/x]", "paths: [/x], headers: { a: [b] }"),
+    ("headers: { A: [b, c] }", "headers: { a: [c], d: [e] }"),
 ];
 
 /// A match, and one that it does not cover.
-const UNCOVERED: [(&str, &str); 9] = [
+const UNCOVERED: [(&str, &str); 12] = [
     ("paths: [/x]", ""),
     ("methods: [GET]", "methods: [GET, POST]"),
     ("methods: [GET]", ""),
@@ -83,6 +85,9 @@ const UNCOVERED: [(&str, &str); 9] = [
     ("paths: ['/x/f{id}t']", "paths: [/x/ft]"),
     ("paths: [/X]", "paths: [/x]"),
     ("paths: [/x]", "routes: [/x]"),
+    ("headers: { a: [b] }", ""),
+    ("headers: { a: [b] }", "headers: { a: [b, c] }"),
+    ("headers: { a: [b], c: [d] }", "headers: { a: [b] }"),
 ];
 
 #[test]

@@ -41,6 +41,10 @@ fn describe(rule: &Map<String, Value>) -> String {
     let methods = or(&matched("methods"), "any method,");
     let patterns = or(&[matched("paths"), matched("routes")].join(" "), "any path");
     let mut lines = vec![format!("{}: {methods} {patterns}", words(setting("id"), ""))];
+    for key in ["priority", "headers"] {
+        let matched = matched(key);
+        lines.extend((!matched.is_empty()).then(|| format!("only {key}: {matched}")));
+    }
     if !rule.contains_key("exempt") {
         let tenant = or(&words(setting("tenant_from"), ""), "tenant");
         let keys = match setting("per") {

@@ -4,6 +4,7 @@
 
 use std::process::ExitCode;
 
+use http::{HeaderMap, HeaderName, HeaderValue};
 use tower_ratelimit::{Descriptor, Priority, RateLimiter};
 
 use super::{
@@ -35,6 +36,9 @@ pub(super) struct Arguments {
     /// Another key of the request, such as `ip=192.0.2.7`; may be given several times
     #[arg(long = "key", value_name = "NAME=VALUE", value_parser = pair)]
     keys: Vec<(String, String)>,
+    /// A header of the request, for rules with `headers`; may be given several times
+    #[arg(long = "header", value_name = "NAME: VALUE", value_parser = header)]
+    headers: Vec<(HeaderName, HeaderValue)>,
     /// How much the request matters: low, normal, high or critical
     #[arg(long)]
     priority: Option<Priority>,
@@ -51,8 +55,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let invalid =
         |error: &dyn ToString| Failure::invalid(format!("{}: {}", arguments.policy.name(), error.to_string()));
     let limiter = RateLimiter::new(policy).map_err(|error| invalid(&error))?;
+    let mut headers = HeaderMap::new();
+    for (name, value) in &arguments.headers {
+        headers.append(name, value.clone());
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|error| invalid(&error))?;
-    let explanation = runtime.block_on(limiter.explain(&arguments.descriptor()));
+    let explanation = runtime.block_on(limiter.explain(&arguments.descriptor().headers(&headers)));
     if arguments.json { print_json(&explanation) } else { print(&explanation.to_string()) }
 }
 
@@ -74,4 +82,11 @@ impl Arguments {
         }
         self.keys.iter().fold(descriptor, |descriptor, (name, value)| descriptor.key(name, identified(value)))
     }
+}
+
+/// An argument such as `mcp-method: tools/call`.
+fn header(text: &str) -> Result<(HeaderName, HeaderValue), &'static str> {
+    let (name, value) = text.split_once(':').ok_or("expected NAME: VALUE")?;
+    let name = name.parse().map_err(|_| "is not the name of a header")?;
+    Ok((name, value.trim().parse().map_err(|_| "is not the value of a header")?))
 }

@@ -129,6 +129,9 @@ pub(super) fn notes(policy: &Policy) -> Vec<String> {
     let written = serde_json::to_value(policy).unwrap_or_default();
     let note = |(rule, written): (&Rule, &Value)| match written["shadow"] == true {
         true => Some(format!("rule `{}` is in shadow mode, so it rejects nothing and is not counted", rule.id())),
+        false if written["match"]["headers"].is_object() => {
+            Some(format!("rule `{}` is not replayed: a log does not have the headers that it is for", rule.id()))
+        }
         false if rule.tiers().iter().any(is_concurrency) => Some(format!(
             "the concurrency limit of rule `{}` is not replayed: a log does not say how long requests ran",
             rule.id()
