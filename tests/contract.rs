@@ -8,24 +8,40 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    AdaptiveRate, AdaptiveRateStatus, Algorithm, ChargeHandle, ConfigError, Decision, Descriptor, Dimension,
-    FailureMode, Headers, MissingTenant, Permit, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind,
-    RateLimiter, Rule, Tenant, TierStatus, Verdict,
+    AdaptiveRate, AdaptiveRateStatus, Algorithm, BackendError, ChargeHandle, ConfigError, Consistency, Decision,
+    Descriptor, Dimension, FailureMode, Headers, MissingTenant, Permit, Policy, Priority, Quota, RateLimitLayer,
+    RateLimited, RateLimitedKind, RateLimiter, RetryPolicy, Rule, Tenant, TierStatus, TopTenant, Verdict,
     backend::{Local, Share, Split},
+    cost,
+    descriptor::Deadline,
     headers::parse::{Parser, Signal},
+    limiter::Explanation,
     middleware::{Rejection, UpstreamFeedback},
+    overload::{self, Overload},
     policy::{Messages, Statuses},
+    priority,
     tenant::{self, TrustedProxies},
     testing::{ManualClock, TokioClock},
     time::{SystemClock, Timestamp},
 };
 
-const QUOTAS: [Quota; 5] = [
+const QUOTAS: [Quota; 6] = [
     Quota::per_second(1),
     Quota::per_minute(2).burst(3),
     Quota::per_hour(4).algorithm(Algorithm::FixedWindow),
     Quota::per_day(5),
     Quota::new(6, Duration::from_secs(7)),
+    Quota::per_month(8),
+];
+
+const ALGORITHMS: [Algorithm; 7] = [
+    Algorithm::TokenBucket,
+    Algorithm::LeakyBucket,
+    Algorithm::FixedWindow,
+    Algorithm::AnchoredWindow,
+    Algorithm::SlidingWindow,
+    Algorithm::SlidingLog,
+    Algorithm::Concurrency,
 ];
 
 fn policy() -> Policy {
@@ -64,6 +80,32 @@ fn policy() -> Policy {
         .local_share(0.5);
     let stream = Rule::new("stream").path("/shop.v1.Products/List").tier(QUOTAS[3]).per_message(Messages::Server);
     Policy::new().rule(rule).rule(other).rule(adaptive).rule(stream)
+}
+
+/// What rules have beside that.
+fn other_policy() -> Policy {
+    let tokens = Rule::new("tokens")
+        .path("/v1/chat")
+        .header("mcp-method", ["tools/call"])
+        .unit("tokens")
+        .tier(QUOTAS[5])
+        .settle(true)
+        .consistency(Consistency::Leased)
+        .sync_interval(Duration::from_millis(100));
+    let addresses = Rule::new("addresses")
+        .per([Dimension::key("ip")])
+        .tier(Quota::per_minute(300))
+        .priorities([Priority::Low, Priority::Normal, Priority::High, Priority::Critical])
+        .reserve(Priority::Critical, 0.2)
+        .consistency(Consistency::Exact)
+        .status(StatusCode::SERVICE_UNAVAILABLE);
+    let exports = Rule::new("exports").path("/export/*").tier(Quota::adaptive_concurrency(5..=200));
+    let health = Rule::new("health").path("/healthz").exempt(true);
+    let load = Overload::new()
+        .signal(overload::cpu(), 0.85)
+        .signal(overload::scheduling_delay(), 0.02)
+        .signal(|| 0.1_f64, 0.5);
+    Policy::new().rule(tokens).rule(addresses).rule(exports).rule(health).overload(load)
 }
 
 fn assert_shared<T: Clone + Send + Sync + 'static>(_: &T) {}
@@ -188,4 +230,95 @@ async fn a_client_keeps_its_contract() {
     assert_eq!(limiter.cooldown(&other), None);
     limiter.cool_down(&other, Duration::from_secs(60));
     assert!(limiter.cooldown(&other).is_some());
+}
+
+#[tokio::test]
+async fn an_operators_calls_keep_their_contract() -> Result<(), ConfigError> {
+    assert_eq!(ALGORITHMS.map(|algorithm| QUOTAS[0].algorithm(algorithm)).len(), 7);
+    assert!(Priority::Low < Priority::Normal && Priority::High < Priority::Critical);
+    assert_eq!(Priority::default(), Priority::Normal);
+    RateLimiter::new(other_policy())?;
+
+    let limiter = RateLimiter::builder().policy(policy()).max_waiters(100).build()?;
+    let request = Descriptor::new("/v1/organizations/o/product/7")
+        .method("GET")
+        .tenant("t")
+        .key("ip", "192.0.2.7")
+        .priority(Priority::High)
+        .cost_in("tokens", 10)
+        .max_wait(Duration::from_secs(1));
+    let tried: Option<Decision> = limiter.try_check(&request);
+    assert!(tried.is_some_and(|decision| decision.is_allowed()));
+    let peeked = limiter.peek(&request).await;
+    assert_eq!((peeked.verdict(), peeked.rejection()), (Verdict::Reject, Some(RateLimitedKind::QuotaExceeded)));
+    assert_eq!(peeked.binding().map(TierStatus::rule), Some("get-product"));
+    let explained: Explanation = limiter.explain(&request).await;
+    assert!(explained.to_string().contains("get-product"));
+    let mut headers = HeaderMap::new();
+    Headers::IETF.stamp(&mut headers, &peeked);
+    assert!(headers.contains_key("ratelimit"));
+    let forgotten: Result<u64, BackendError> = limiter.reset(&request).await;
+    assert!(forgotten.is_ok_and(|counters| counters > 0));
+    let rejection: RateLimited = {
+        limiter.acquire(&request, Duration::ZERO).await.expect("the usage was reset");
+        limiter.acquire(&request, Duration::ZERO).await.expect_err("used up")
+    };
+    let _: Response<_> = rejection.to_response();
+    let top: Vec<TopTenant> = limiter.top(3);
+    assert!(top.len() <= 3);
+    limiter.drain().await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn every_setting_of_a_layer_keeps_its_contract() -> Result<(), ConfigError> {
+    let limiter = RateLimiter::new(Quota::per_hour(10))?;
+    let layer = RateLimitLayer::new(limiter.clone())
+        .tenant(tenant::extension::<Tenant>())
+        .key("ip", tenant::peer_ip())
+        .cost(cost::from_fn(|_| 2))
+        .cost_in("tokens", cost::from_fn(|_| 10))
+        .priority(priority::header("x-priority"))
+        .headers(Headers::X_RATELIMIT)
+        .skip(|head| head.uri().path() == "/healthz")
+        .strict(false)
+        .expose(true);
+    let service = layer.layer(service_fn(async |request: Request<()>| {
+        let decision: &Decision = request.extensions().get().expect("it is exposed");
+        Ok::<_, ConfigError>(Response::new(decision.remaining()))
+    }));
+    let own = Tenant::new("acme")
+        .plan("pro")
+        .tiers([Quota::per_hour(7)])
+        .tiers_for("search", [Quota::per_hour(3)])
+        .priority(Priority::High);
+    let mut request = Request::new(());
+    request.extensions_mut().insert(own);
+    request.extensions_mut().insert(Deadline::after(Duration::from_secs(1)));
+    let response = service.oneshot(request).await?;
+    assert_eq!(response.headers()["x-ratelimit-remaining"], "5");
+
+    let named = RateLimitLayer::new(limiter).rule("search").priority(priority::from_fn(|_| Some(Priority::Low)));
+    assert_shared(&named);
+    assert_shared(&RetryPolicy::new().max_retries(2));
+    assert_shared(&UpstreamFeedback::new().rejection_statuses([StatusCode::TOO_MANY_REQUESTS]));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_handler_charges_in_other_units() -> Result<(), ConfigError> {
+    let rule = Rule::new("tokens").unit("tokens").tier(Quota::per_hour(10)).settle(true);
+    let layer =
+        RateLimitLayer::new(RateLimiter::new(Policy::new().rule(rule))?).cost_in("tokens", cost::from_fn(|_| 5));
+    let service = layer.layer(service_fn(async |request: Request<()>| {
+        let charge: &ChargeHandle = request.extensions().get().expect("a charge to settle");
+        charge.add_in("tokens", 2);
+        charge.give_back_in("tokens", 2);
+        let is_refused: Result<(), RateLimited> = charge.try_add_in("tokens", 6).await;
+        assert!(is_refused.is_err() && charge.try_add(1).await.is_ok());
+        charge.try_add_in("tokens", 5).await.expect("what is left");
+        Ok::<_, ConfigError>(Response::new(()))
+    }));
+    service.oneshot(Request::new(())).await?;
+    Ok(())
 }
