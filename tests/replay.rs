@@ -475,3 +475,13 @@ fn a_log_without_the_tenants_field_says_so() {
     assert!(notes(&[]).contains("no line has `remote_addr`"), "{}", notes(&[]));
     assert_eq!(notes(&["--tenant", "ip"]), "[]");
 }
+
+#[test]
+fn a_replay_says_which_rules_a_log_cannot_decide() {
+    let folder = Folder::new("notes");
+    let rule =
+        "rules: [{ id: calls, match: { headers: { mcp-method: [tools/call] } }, tiers: [{ limit: 1, window: 1m }] }]";
+    let policy = folder.file("policy.yaml", rule);
+    let notes = report(&["--policy", &policy, "-"], b"")["notes"].to_string();
+    assert!(notes.contains("rule `calls` is not replayed: a log does not have the headers that it is for"), "{notes}");
+}
