@@ -42,59 +42,36 @@ const IETF_03: &[(Dialect, Form)] = &[(Dialect::Ietf03, Form::Number)];
 const OPENAI: &[(Dialect, Form)] = &[(Dialect::OpenAi, Form::Delay)];
 const ANTHROPIC: &[(Dialect, Form)] = &[(Dialect::Anthropic, Form::Date)];
 
+/// A quota by the pattern of its fields' names, in which `*` stands for `limit`, `remaining`
+/// and, unless another name is given, `reset`.
+macro_rules! quota {
+    ($before:literal * $after:literal, $unit:expr, $by:expr) => {
+        quota!($before * $after, concat!($before, "reset", $after), $unit, $by)
+    };
+    ($before:literal * $after:literal, $reset:expr, $unit:expr, $by:expr) => {
+        QuotaFields {
+            limit: concat!($before, "limit", $after),
+            remaining: concat!($before, "remaining", $after),
+            reset: $reset,
+            unit: $unit,
+            by: $by,
+        }
+    };
+}
+
 static QUOTAS: [QuotaFields; 11] = [
-    quota("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", X_RATELIMIT),
-    quota("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset-after", DISCORD),
-    quota("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-next", AKAMAI),
-    quota("x-rate-limit-limit", "x-rate-limit-remaining", "x-rate-limit-reset", X),
-    quota("ratelimit-limit", "ratelimit-remaining", "ratelimit-reset", IETF_03),
-    quota("x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests", OPENAI)
-        .of(REQUESTS),
-    quota("x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens", OPENAI).of("tokens"),
-    quota(
-        "anthropic-ratelimit-requests-limit",
-        "anthropic-ratelimit-requests-remaining",
-        "anthropic-ratelimit-requests-reset",
-        ANTHROPIC,
-    )
-    .of(REQUESTS),
-    quota(
-        "anthropic-ratelimit-tokens-limit",
-        "anthropic-ratelimit-tokens-remaining",
-        "anthropic-ratelimit-tokens-reset",
-        ANTHROPIC,
-    )
-    .of("tokens"),
-    quota(
-        "anthropic-ratelimit-input-tokens-limit",
-        "anthropic-ratelimit-input-tokens-remaining",
-        "anthropic-ratelimit-input-tokens-reset",
-        ANTHROPIC,
-    )
-    .of("input-tokens"),
-    quota(
-        "anthropic-ratelimit-output-tokens-limit",
-        "anthropic-ratelimit-output-tokens-remaining",
-        "anthropic-ratelimit-output-tokens-reset",
-        ANTHROPIC,
-    )
-    .of("output-tokens"),
+    quota!("x-ratelimit-" * "", None, X_RATELIMIT),
+    quota!("x-ratelimit-" * "", "x-ratelimit-reset-after", None, DISCORD),
+    quota!("x-ratelimit-" * "", "x-ratelimit-next", None, AKAMAI),
+    quota!("x-rate-limit-" * "", None, X),
+    quota!("ratelimit-" * "", None, IETF_03),
+    quota!("x-ratelimit-" * "-requests", Some(REQUESTS), OPENAI),
+    quota!("x-ratelimit-" * "-tokens", Some("tokens"), OPENAI),
+    quota!("anthropic-ratelimit-requests-" * "", Some(REQUESTS), ANTHROPIC),
+    quota!("anthropic-ratelimit-tokens-" * "", Some("tokens"), ANTHROPIC),
+    quota!("anthropic-ratelimit-input-tokens-" * "", Some("input-tokens"), ANTHROPIC),
+    quota!("anthropic-ratelimit-output-tokens-" * "", Some("output-tokens"), ANTHROPIC),
 ];
-
-const fn quota(
-    limit: &'static str,
-    remaining: &'static str,
-    reset: &'static str,
-    by: &'static [(Dialect, Form)],
-) -> QuotaFields {
-    QuotaFields { limit, remaining, reset, unit: None, by }
-}
-
-impl QuotaFields {
-    const fn of(self, unit: &'static str) -> Self {
-        Self { unit: Some(unit), ..self }
-    }
-}
 
 /// Adds the limits in the fields of `dialect`, or of all.
 pub(super) fn read(headers: &HeaderMap, dialect: Option<Dialect>, from: Timestamp, limits: &mut ReportedLimits<'_>) {
