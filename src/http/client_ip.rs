@@ -5,7 +5,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use http::{HeaderName, header::FORWARDED};
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
 
 use super::{
     RequestHead,
@@ -13,7 +13,7 @@ use super::{
     forwarded::{nearest_first, parse_element, parse_node},
     request_head::header_name,
 };
-use crate::error::ConfigError;
+use crate::{error::ConfigError, policy::canonical_network};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -193,14 +193,7 @@ fn parse_network(text: &str) -> Result<IpNet, ConfigError> {
             ConfigError::new("trusted_proxies", "must be an address, or a network such as 10.0.0.0/8").with_value(text)
         })?,
     };
-    // Mapped addresses are compared as IPv4, so mapped networks must be too.
-    if let IpNet::V6(v6) = network
-        && let (Some(v4), Some(bits)) = (v6.addr().to_ipv4_mapped(), v6.prefix_len().checked_sub(96))
-        && let Ok(mapped) = Ipv4Net::new(v4, bits)
-    {
-        return Ok(IpNet::V4(mapped));
-    }
-    Ok(network)
+    Ok(canonical_network(network))
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ pub(crate) use self::{
     charge::{ChargedRule, OwnedCharge, ReservationOwner},
     compiled::{CompiledPolicy, CompiledRule},
     explain::RuleExplanation,
-    networks::{Networks, addresses},
+    networks::{Networks, addresses, canonical_network},
     overrides::Overrides,
     resolve::{Resolved, Unidentified, UnusableTiers},
 };

@@ -22,7 +22,7 @@ pub(super) fn parse(name: &str) -> Result<Option<IpNet>, String> {
         });
     };
     match network.trunc() {
-        first if first == network => Ok(Some(canonical(network))),
+        first if first == network => Ok(Some(canonical_network(network))),
         first => {
             let ip = network.addr();
             Err(format!("is an address within a network: write `{first}` for the network, or `{ip}`"))
@@ -48,7 +48,7 @@ fn is_meant(address: &str, bits: &str) -> bool {
 }
 
 /// Mapped addresses are compared as IPv4, so mapped networks must be too.
-fn canonical(network: IpNet) -> IpNet {
+pub(crate) fn canonical_network(network: IpNet) -> IpNet {
     let mapped = match network {
         IpNet::V6(v6) => v6.addr().to_ipv4_mapped().zip(v6.prefix_len().checked_sub(96)),
         IpNet::V4(_) => None,
