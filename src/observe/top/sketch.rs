@@ -1,11 +1,11 @@
 //! Which tenants have most, without a counter for each: [`Sketch`], the Space-Saving
-//! algorithm (Metwally, Agrawal and El Abbadi, 2005) over a heap.
+//! algorithm (Metwally, Agrawal and El Abbadi, 2005).
 //!
 //! It knows neither rules nor clocks. Invariant: until counts are halved, each is at least
 //! the true one and at most its `error` above, and no error exceeds the sum of all that was
 //! added divided by the capacity.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use foldhash::fast::RandomState;
 
@@ -19,8 +19,8 @@ pub(super) struct Sketch {
     tenants: Vec<Counted>,
     /// From a tenant's hash to its index.
     index: HashMap<u64, usize, RandomState>,
-    /// Once it is full: the indices as a heap, the least count first.
-    heap: Vec<usize>,
+    /// Counts with their indices, the least first.
+    order: BTreeSet<(u64, usize)>,
 }
 
 /// What is counted of one tenant.
@@ -34,13 +34,11 @@ pub(super) struct Counted {
     pub(super) error: u64,
     /// The least part that was left in this minute, and in the last one.
     remaining: [f64; 2],
-    /// Its position in the heap.
-    place: usize,
 }
 
 impl Sketch {
     pub(super) fn new(capacity: usize) -> Self {
-        Self { capacity, tenants: Vec::new(), index: HashMap::default(), heap: Vec::new() }
+        Self { capacity, tenants: Vec::new(), index: HashMap::default(), order: BTreeSet::new() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -53,7 +51,12 @@ impl Sketch {
 
     /// The most that a tenant may have that is not counted here.
     pub(super) fn largest_error(&self) -> u64 {
-        self.heap.first().map_or(0, |least| self.tenants[*least].count)
+        self.least().map_or(0, |(count, _)| count)
+    }
+
+    /// The least count, and its index, once there is room for no more.
+    fn least(&self) -> Option<(u64, usize)> {
+        self.order.first().filter(|_| self.tenants.len() == self.capacity).copied()
     }
 
     pub(super) fn add(&mut self, key: u64, tenant: impl FnOnce() -> Option<Tenant>, amount: u64, remaining: f64) {
@@ -62,58 +65,28 @@ impl Sketch {
             None => self.insert(key, tenant()),
         };
         let counted = &mut self.tenants[index];
+        self.order.remove(&(counted.count, index));
         counted.count = counted.count.saturating_add(amount);
         counted.remaining[0] = counted.remaining[0].min(remaining);
-        if !self.heap.is_empty() {
-            self.sift_down(self.tenants[index].place);
-        } else if self.tenants.len() == self.capacity {
-            self.build_heap();
-        }
+        self.order.insert((counted.count, index));
     }
 
     fn insert(&mut self, key: u64, tenant: Option<Tenant>) -> usize {
-        let mut new = Counted { key, tenant, count: 0, error: 0, remaining: [1.0; 2], place: 0 };
-        let index = match self.heap.first() {
+        let least = self.least();
+        let count = least.map_or(0, |(count, _)| count);
+        let new = Counted { key, tenant, count, error: count, remaining: [1.0; 2] };
+        let index = match least {
             None => {
                 self.tenants.push(new);
                 self.tenants.len() - 1
             }
-            Some(&least) => {
-                let displaced = &mut self.tenants[least];
-                self.index.remove(&displaced.key);
-                (new.count, new.error) = (displaced.count, displaced.count);
-                *displaced = new;
-                least
+            Some((_, index)) => {
+                self.index.remove(&std::mem::replace(&mut self.tenants[index], new).key);
+                index
             }
         };
         self.index.insert(key, index);
         index
-    }
-
-    /// A sorted list is a heap.
-    fn build_heap(&mut self) {
-        self.heap = (0..self.tenants.len()).collect();
-        self.heap.sort_by_key(|index| self.tenants[*index].count);
-        for (place, index) in self.heap.iter().enumerate() {
-            self.tenants[*index].place = place;
-        }
-    }
-
-    /// Restores the order of the heap, below a place whose count has grown.
-    fn sift_down(&mut self, mut place: usize) {
-        let count = |sketch: &Self, place: usize| sketch.tenants[sketch.heap[place]].count;
-        loop {
-            let children = (2 * place + 1..self.heap.len()).take(2);
-            let Some(least) = children.min_by_key(|child| count(self, *child)) else { return };
-            if count(self, place) <= count(self, least) {
-                return;
-            }
-            self.heap.swap(place, least);
-            for moved in [place, least] {
-                self.tenants[self.heap[moved]].place = moved;
-            }
-            place = least;
-        }
     }
 
     /// So many minutes have passed.
@@ -127,6 +100,7 @@ impl Sketch {
             let last = if minutes == 1 { counted.remaining[0] } else { 1.0 };
             counted.remaining = [1.0, last];
         }
+        self.order = self.tenants.iter().enumerate().map(|(index, counted)| (counted.count, index)).collect();
         if self.tenants.iter().all(|counted| counted.count == 0) {
             *self = Self::new(self.capacity);
         }
