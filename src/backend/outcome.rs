@@ -129,15 +129,7 @@ impl Outcome {
     /// ends), and whether the tier is why the request is rejected or waits.
     #[must_use]
     pub fn tier(mut self, remaining: u64, reset: Duration, violated: bool) -> Self {
-        self.tiers.push(TierState {
-            remaining,
-            reset: nanos(reset),
-            violated,
-            shared: false,
-            mark: 0,
-            ahead: 0,
-            age: 0,
-        });
+        self.tiers.push(TierState::new((QuotaStatus { remaining, reset: nanos(reset) }, 0), violated));
         self
     }
 

@@ -115,24 +115,15 @@ impl Receipt {
     /// A receipt for charges that a backend admitted at `now` with `outcome`.
     pub(crate) fn new(policy: &Arc<CompiledPolicy>, charges: &[Charge<'_>], now: Timestamp, outcome: &Outcome) -> Self {
         let wait = if let OutcomeKind::Admitted { wait } = outcome.answer { wait } else { 0 };
-        let (decided, departs) = (now.as_nanos(), now.as_nanos().saturating_add(wait));
-        let now = outcome.decided_at.unwrap_or(now.as_nanos());
-        let at = now.saturating_add(wait);
-        let mut states = outcome.tiers.iter();
-        let charged = |charge: &Charge<'_>| {
-            let claims = charge.tiers().iter().zip(&mut states).map(|(tier, state)| TierClaim {
-                claim: tier.machine.claim(
-                    at.saturating_add_signed(state.ahead).saturating_sub(state.age),
-                    charge.cost,
-                    now.saturating_add_signed(state.ahead).saturating_sub(state.age).saturating_add(state.reset),
-                    state.mark,
-                ),
-                shared: state.shared,
-            });
-            Charged { charge: OwnedCharge::new(charge, policy), claims: Claims::new(claims.collect()) }
-        };
-        let is_in_flight = charges.iter().any(Charge::is_in_flight);
-        Self { charged: charges.iter().map(charged).collect(), is_in_flight, decided, at: departs }
+        let departs = now.as_nanos().saturating_add(wait);
+        let counted_at = outcome.decided_at.unwrap_or(now.as_nanos());
+        let claims = claimed_tiers(charges).zip(&outcome.tiers).map(|((cost, tier), state)| {
+            let charged_at = |at: u64| at.saturating_add_signed(state.ahead).saturating_sub(state.age);
+            let (at, full_at) = (charged_at(counted_at.saturating_add(wait)), charged_at(counted_at));
+            let claim = tier.machine.claim(at, cost, full_at.saturating_add(state.reset), state.mark);
+            TierClaim { claim, shared: state.shared }
+        });
+        Self { at: departs, ..Self::counted(policy, charges, now, claims) }
     }
 
     /// A receipt for charges that were counted at `now`, with one claim for each
@@ -162,8 +153,7 @@ impl Receipt {
         charged: impl IntoIterator<Item = (u64, u64)>,
     ) -> Self {
         let at = now.as_nanos();
-        let tiers = charges.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge.cost, tier)));
-        let claims = tiers.zip(charged).map(|((cost, tier), (reset, version))| TierClaim {
+        let claims = claimed_tiers(charges).zip(charged).map(|((cost, tier), (reset, version))| TierClaim {
             claim: tier.machine.claim(at, cost, at.saturating_add(reset), version),
             shared: false,
         });
@@ -251,4 +241,9 @@ impl Receipt {
             }
         }
     }
+}
+
+/// The tiers of all charges, each with what it was charged.
+fn claimed_tiers<'c>(charges: &'c [Charge<'_>]) -> impl Iterator<Item = (u64, &'c Tier)> {
+    charges.iter().flat_map(|charge| charge.tiers().iter().map(|tier| (charge.cost, tier)))
 }
