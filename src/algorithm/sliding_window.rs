@@ -39,26 +39,17 @@ impl SlidingWindow {
         Self { limits: WindowLimit::same(limit, Calendar::even(window)), window, is_smooth }
     }
 
-    fn limit(&self) -> u64 {
-        self.limits.limit
-    }
-
-    fn window(&self) -> u64 {
-        self.window
-    }
-
     fn start(&self, state: &WideState) -> u64 {
-        state[0].saturating_sub(2 * self.window())
+        state[0].saturating_sub(2 * self.window)
     }
 
     fn store(&self, state: &mut WideState, start: u64, current: u64, previous: u64) {
-        [state[0], state[1], state[2], state[3]] =
-            [start.saturating_add(2 * self.window()), current, previous, UNKNOWN];
+        [state[0], state[1], state[2], state[3]] = [start.saturating_add(2 * self.window), current, previous, UNKNOWN];
     }
 
     /// The count of the window two before the one that starts at `opened`.
     fn count_before_previous(&self, state: &WideState, opened: u64) -> u64 {
-        match (opened - self.start(state)) / self.window() {
+        match (opened - self.start(state)) / self.window {
             0 => state[3],
             1 => state[2],
             2 => state[1],
@@ -70,7 +61,7 @@ impl SlidingWindow {
     /// counts any: the windows before it are as they were when the units were charged.
     /// Otherwise nothing would be admitted before that window.
     fn reopen_before(&self, state: &mut WideState, now: u64, claim: &Claim) {
-        let (end, start) = (self.start(state).saturating_add(self.window()), self.start(state));
+        let (end, start) = (self.start(state).saturating_add(self.window), self.start(state));
         let is_empty = state[1] == 0 && (claim.until == end || claim.until == start && state[2] == 0);
         if let Some((previous, earlier)) = counts_before(claim)
             && is_empty
@@ -78,7 +69,7 @@ impl SlidingWindow {
         {
             // Units that have left since then do not come back.
             let current = if claim.until == end { previous.min(state[2]) } else { previous };
-            self.store(state, claim.until.saturating_sub(2 * self.window()), current, earlier);
+            self.store(state, claim.until.saturating_sub(2 * self.window), current, earlier);
         }
     }
 
@@ -86,12 +77,12 @@ impl SlidingWindow {
     /// the one before it.
     fn open_window(&self, state: &WideState, at: u64) -> (OpenWindow, u64) {
         let (start, current, previous) = (self.start(state), state[1], state[2]);
-        let window = |start: u64, count| OpenWindow { start, end: start.saturating_add(self.window()), count };
-        if at < start.saturating_add(self.window()) {
+        let window = |start: u64, count| OpenWindow { start, end: start.saturating_add(self.window), count };
+        if at < start.saturating_add(self.window) {
             return (window(start, current), previous);
         }
-        let opened = at - at % self.window();
-        let follows = opened - start == self.window();
+        let opened = at - at % self.window;
+        let follows = opened - start == self.window;
         (window(opened, 0), if follows { current } else { 0 })
     }
 
@@ -101,9 +92,9 @@ impl SlidingWindow {
         if count <= free {
             return start;
         }
-        let covered = u128::from(free) * u128::from(self.window()) / u128::from(count);
+        let covered = u128::from(free) * u128::from(self.window) / u128::from(count);
         let covered = u64::try_from(covered).unwrap_or(u64::MAX);
-        start.saturating_add(self.window() - covered.min(self.window()))
+        start.saturating_add(self.window - covered.min(self.window))
     }
 }
 
@@ -111,20 +102,20 @@ impl StateMachine for SlidingWindow {
     type State = WideState;
 
     fn earliest(&self, state: &WideState, now: u64, cost: u64) -> Option<u64> {
-        if cost > self.limit() || self.limit() == 0 {
+        if cost > self.limits.limit || self.limits.limit == 0 {
             return None;
         }
         let (window, previous) = self.open_window(state, now);
-        let at = match self.limit().checked_sub(window.count).and_then(|free| free.checked_sub(cost)) {
+        let at = match self.limits.limit.checked_sub(window.count).and_then(|free| free.checked_sub(cost)) {
             Some(free) => self.when_weight_is(window.start, previous, free),
-            None => self.when_weight_is(window.end, window.count, self.limit() - cost),
+            None => self.when_weight_is(window.end, window.count, self.limits.limit - cost),
         };
         let at = at.max(now.max(window.start));
-        (at < u64::MAX - 2 * self.window()).then_some(at)
+        (at < u64::MAX - 2 * self.window).then_some(at)
     }
 
     fn smooth_departure(&self, state: &WideState, at: u64, cost: u64) -> u64 {
-        if self.is_smooth { self.open_window(state, at).0.smooth_departure(self.limit(), at, cost) } else { at }
+        if self.is_smooth { self.open_window(state, at).0.smooth_departure(self.limits.limit, at, cost) } else { at }
     }
 
     fn latest_departure(&self, state: &WideState, at: u64) -> u64 {
@@ -148,7 +139,7 @@ impl StateMachine for SlidingWindow {
     fn charge_debt(&self, state: &mut WideState, now: u64, units: u64, claim: &mut Claim) {
         let (OpenWindow { start, end, count }, previous) = self.open_window(state, now);
         claim.before = 0;
-        let free = self.limit().saturating_sub(count);
+        let free = self.limits.limit.saturating_sub(count);
         let carried = self.limits.carry(start, units, free);
         let continues = end == claim.until && count == claim.detail && claim.units > claim.detail;
         let own = claim.extend_in_window(end, count, units, carried.is_some());
@@ -157,18 +148,18 @@ impl StateMachine for SlidingWindow {
             (claim.until, claim.detail) = (end, own.saturating_add(units));
             return;
         };
-        let full = count.max(self.limit());
+        let full = count.max(self.limits.limit);
         if !continues {
             // The count before the first window that has any of these units.
             claim.at = if free > 0 || own > 0 { previous } else { full };
         }
-        let later = windows.checked_mul(self.window()).and_then(|length| start.checked_add(length));
-        match later.filter(|start| *start < u64::MAX - 4 * self.window()) {
-            Some(start) => self.store(state, start, last, if windows == 1 { full } else { self.limit() }),
+        let later = windows.checked_mul(self.window).and_then(|length| start.checked_add(length));
+        match later.filter(|start| *start < u64::MAX - 4 * self.window) {
+            Some(start) => self.store(state, start, last, if windows == 1 { full } else { self.limits.limit }),
             // At the end of time nothing passes any more.
-            None => self.store(state, u64::MAX, self.limit(), self.limit()),
+            None => self.store(state, u64::MAX, self.limits.limit, self.limits.limit),
         }
-        (claim.until, claim.detail) = (self.start(state).saturating_add(self.window()), last);
+        (claim.until, claim.detail) = (self.start(state).saturating_add(self.window), last);
     }
 
     /// Later charges may depend on what is left of the window before. So this tries.
@@ -183,7 +174,7 @@ impl StateMachine for SlidingWindow {
     /// reopened.
     fn refund(&self, state: &mut WideState, now: u64, units: u64, claim: &mut Claim) {
         let (start, mut rest, mut left) = (self.start(state), units, claim.units);
-        let end = start.saturating_add(self.window());
+        let end = start.saturating_add(self.window);
         if state[0] == u64::MAX {
             return;
         }
@@ -193,17 +184,17 @@ impl StateMachine for SlidingWindow {
             claim.detail -= own;
             (rest, left) = (rest - own, left - own);
             if state[1] == 0 {
-                let open = (end - 1).saturating_sub(now) / self.window();
+                let open = (end - 1).saturating_sub(now) / self.window;
                 if let Some(reopened) = Reopened::find(&self.limits, rest, left, open, false) {
-                    let previous = if reopened.is_first { claim.at } else { self.limit() };
-                    let earlier = reopened.windows * self.window();
-                    self.store(state, start - earlier, reopened.count(self.limit()), previous);
+                    let previous = if reopened.is_first { claim.at } else { self.limits.limit };
+                    let earlier = reopened.windows * self.window;
+                    self.store(state, start - earlier, reopened.count(self.limits.limit), previous);
                     (claim.until, claim.detail) = (end - earlier, reopened.own);
                     (rest, left) = (rest - reopened.units, left - reopened.units);
                 }
                 if rest > 0 && left > 0 && claim.detail == 0 {
-                    claim.until -= self.window();
-                    claim.detail = left.min(self.limit());
+                    claim.until -= self.window;
+                    claim.detail = left.min(self.limits.limit);
                 }
             }
         }
@@ -217,20 +208,20 @@ impl StateMachine for SlidingWindow {
     }
 
     fn move_back(&self, state: &mut WideState, _now: u64, latest: u64) {
-        state[0] = state[0].min(latest - latest % self.window());
+        state[0] = state[0].min(latest - latest % self.window);
     }
 
     fn span(&self) -> u64 {
-        2 * self.window()
+        2 * self.window
     }
 
     fn status_of(&self, state: &WideState, now: u64) -> QuotaStatus {
         let (OpenWindow { start, end, count }, previous) = self.open_window(state, now);
         let covered = end.saturating_sub(now.max(start));
-        let weighted = (u128::from(previous) * u128::from(covered)).div_ceil(u128::from(self.window()));
+        let weighted = (u128::from(previous) * u128::from(covered)).div_ceil(u128::from(self.window));
         let used = u64::try_from(weighted).unwrap_or(u64::MAX).saturating_add(count);
         // Nothing is left before a later window that is reserved.
-        let remaining = if now < start { 0 } else { self.limit().saturating_sub(used) };
+        let remaining = if now < start { 0 } else { self.limits.limit.saturating_sub(used) };
         QuotaStatus { remaining, reset: end.saturating_sub(now) }
     }
 }
