@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The bounds of an adaptive concurrency limit, in units in flight.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct LimitBounds {
     pub(crate) min: f64,
     pub(crate) max: f64,

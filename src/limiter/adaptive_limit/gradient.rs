@@ -50,7 +50,7 @@ pub(in crate::limiter) struct LimitSummary {
 /// The limit is never more than five times the peak in flight. The growth by a half is that
 /// of TCP's slow start: a restarted process does not reject healthy traffic for minutes. A
 /// decrease right after such a step takes it back.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct GradientState {
     /// Of the policy in force. The end of a window applies them.
     pub(super) bounds: LimitBounds,
@@ -118,19 +118,7 @@ const FALLING: f64 = -0.25;
 
 impl GradientState {
     pub(super) fn new(bounds: &LimitBounds) -> Self {
-        Self {
-            bounds: *bounds,
-            limit: bounds.start,
-            window: Window::default(),
-            baseline: 0.0,
-            recent: 0.0,
-            windows: 0.0,
-            history: VecDeque::new(),
-            yield_per_unit: 1.0,
-            grown_from: None,
-            has_shrunk: false,
-            samples: 0,
-        }
+        Self { bounds: *bounds, limit: bounds.start, yield_per_unit: 1.0, ..Self::default() }
     }
 
     /// The limit, in units in flight.
