@@ -11,7 +11,7 @@
 //! Each rule multiplies the units by its own cost. To settle a cost that is
 //! known only afterwards, see [`ChargeHandle`](crate::ChargeHandle).
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use http::{HeaderName, header::CONTENT_LENGTH};
 
@@ -82,8 +82,8 @@ impl CostExtractor for u64 {
 /// assert_eq!(by_weight.cost(&RequestHead::new(&request)), 12);
 /// ```
 #[track_caller]
-pub fn header(name: impl TryInto<HeaderName>) -> HeaderCost {
-    HeaderCost { name: header_name("cost::header", name) }
+pub fn header(name: impl TryInto<HeaderName>) -> impl CostExtractor + Clone {
+    units_in(header_name("cost::header", name))
 }
 
 /// The bytes of the request's body, for a rule of the [unit](crate::Rule::unit)
@@ -98,22 +98,13 @@ pub fn header(name: impl TryInto<HeaderName>) -> HeaderCost {
 /// assert_eq!(cost::content_length().cost(&RequestHead::new(&upload)), 2_048);
 /// ```
 #[must_use]
-pub fn content_length() -> HeaderCost {
-    HeaderCost { name: CONTENT_LENGTH }
+pub fn content_length() -> impl CostExtractor + Clone {
+    units_in(CONTENT_LENGTH)
 }
 
-/// Reads the cost from a header: see [`header`].
-#[doc(hidden)]
-#[derive(Clone, Debug)]
-pub struct HeaderCost {
-    name: HeaderName,
-}
-
-impl CostExtractor for HeaderCost {
-    fn cost(&self, request: &RequestHead<'_>) -> u64 {
-        let value = request.single_header(&self.name);
-        value.and_then(number).map_or(1, |units| units.max(1))
-    }
+fn units_in(name: HeaderName) -> CostFn<impl Fn(&RequestHead<'_>) -> Option<u64> + Clone + Send + Sync> {
+    let units = move |request: &RequestHead<'_>| request.single_header(&name).and_then(number);
+    CostFn { most: 1, find: move |request: &RequestHead<'_>| Some(units(request).map_or(1, |units| units.max(1))) }
 }
 
 /// Digits only, cut to the largest u64.
@@ -135,27 +126,11 @@ fn number(text: &[u8]) -> Option<u64> {
 /// let request = Request::get("/list?page_size=1000").body(()).unwrap();
 /// assert_eq!(by_page.cost(&RequestHead::new(&request)), 10);
 /// ```
-pub fn from_fn<F>(count: F) -> CostFn<F>
+pub fn from_fn<F>(count: F) -> impl CostExtractor
 where
     F: Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static,
 {
-    CostFn { count }
-}
-
-/// Determines the cost by a closure: see [`from_fn`].
-#[doc(hidden)]
-#[derive(Clone, Copy)]
-pub struct CostFn<F> {
-    count: F,
-}
-
-impl<F> CostExtractor for CostFn<F>
-where
-    F: Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static,
-{
-    fn cost(&self, request: &RequestHead<'_>) -> u64 {
-        (self.count)(request)
-    }
+    CostFn { most: 1, find: move |request: &RequestHead<'_>| Some(count(request)) }
 }
 
 /// The result of `estimate`, or where there is none what such requests usually turn out to
@@ -182,43 +157,27 @@ where
 /// # let _ = layer;
 /// # Ok::<_, tower_ratelimit::ConfigError>(())
 /// ```
-pub fn estimated<F>(most: u64, estimate: F) -> EstimatedCost<F>
+pub fn estimated<F>(most: u64, estimate: F) -> impl CostExtractor
 where
     F: Fn(&RequestHead<'_>) -> Option<u64> + Send + Sync + 'static,
 {
-    EstimatedCost { most, estimate }
+    CostFn { most, find: estimate }
 }
 
-/// Estimates the cost: see [`estimated`].
-#[doc(hidden)]
-#[derive(Clone, Copy)]
-pub struct EstimatedCost<F> {
+/// The cost that a closure finds, and at most that much where it finds none.
+#[derive(Clone)]
+struct CostFn<F> {
     most: u64,
-    estimate: F,
+    find: F,
 }
 
-impl<F> CostExtractor for EstimatedCost<F>
-where
-    F: Fn(&RequestHead<'_>) -> Option<u64> + Send + Sync + 'static,
-{
+impl<F: Fn(&RequestHead<'_>) -> Option<u64> + Send + Sync + 'static> CostExtractor for CostFn<F> {
     fn cost(&self, request: &RequestHead<'_>) -> u64 {
         self.known(request).unwrap_or(self.most)
     }
 
     fn known(&self, request: &RequestHead<'_>) -> Option<u64> {
-        (self.estimate)(request)
-    }
-}
-
-impl<F> fmt::Debug for EstimatedCost<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EstimatedCost").field("most", &self.most).finish_non_exhaustive()
-    }
-}
-
-impl<F> fmt::Debug for CostFn<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("CostFn")
+        (self.find)(request)
     }
 }
 
