@@ -55,33 +55,25 @@ pub trait TenantExtractor: Send + Sync + 'static {
     }
 }
 
-impl<E: TenantExtractor + ?Sized> TenantExtractor for Arc<E> {
-    fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>> {
-        (**self).extract(request)
-    }
+macro_rules! extract_by_pointee {
+    ($($pointer:ident),+) => {$(
+        impl<E: TenantExtractor + ?Sized> TenantExtractor for $pointer<E> {
+            fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>> {
+                (**self).extract(request)
+            }
 
-    fn is_ambiguous(&self, request: &RequestHead<'_>) -> bool {
-        (**self).is_ambiguous(request)
-    }
+            fn is_ambiguous(&self, request: &RequestHead<'_>) -> bool {
+                (**self).is_ambiguous(request)
+            }
 
-    fn proxies(&self) -> Option<&TrustedProxies> {
-        (**self).proxies()
-    }
+            fn proxies(&self) -> Option<&TrustedProxies> {
+                (**self).proxies()
+            }
+        }
+    )+};
 }
 
-impl<E: TenantExtractor + ?Sized> TenantExtractor for Box<E> {
-    fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>> {
-        (**self).extract(request)
-    }
-
-    fn is_ambiguous(&self, request: &RequestHead<'_>) -> bool {
-        (**self).is_ambiguous(request)
-    }
-
-    fn proxies(&self) -> Option<&TrustedProxies> {
-        (**self).proxies()
-    }
-}
+extract_by_pointee!(Arc, Box);
 
 /// One extractor, and a second choice: see [`TenantExtractor::or`].
 #[derive(Clone, Debug)]

@@ -80,4 +80,4 @@ macro_rules! chain {
 
 #[cfg(all(feature = "tonic", feature = "tls"))]
 chain!(ClientCertificate);
-chain!(ClientIp, Extension<T>, HeaderTenant, Or<A, B>, TenantFn<F>);
+chain!(ClientIp, Extension, HeaderTenant, Or<A, B>, TenantFn<F>);

@@ -3,14 +3,14 @@
 //! It verifies no name. The invariant: of a header that is sent more than once no value counts, unless the
 //! application chooses one: the choice would be the caller's.
 
-use std::{borrow::Cow, fmt, marker::PhantomData};
+use std::borrow::Cow;
 
 use base64::{
     Engine as _,
     alphabet::STANDARD,
     engine::{DecodePaddingMode, GeneralPurpose, general_purpose::NO_PAD},
 };
-use http::{HeaderName, HeaderValue};
+use http::{Extensions, HeaderName, HeaderValue};
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 
 use super::extractor::TenantExtractor;
@@ -183,30 +183,19 @@ impl<T: AsRef<str> + ?Sized> AsTenant for T {
 /// assert_eq!(caller, Some(TenantRef::name("acme").plan("pro")));
 /// ```
 #[must_use]
-pub fn extension<T: AsTenant + Send + Sync + 'static>() -> Extension<T> {
-    Extension { marker: PhantomData }
+pub fn extension<T: AsTenant + Send + Sync + 'static>() -> Extension {
+    Extension { find: |extensions| extensions.get::<T>().map(AsTenant::as_tenant) }
 }
 
 /// Extracts a tenant from an extension: see [`extension`].
-pub struct Extension<T> {
-    marker: PhantomData<fn() -> T>,
+#[derive(Clone, Copy, Debug)]
+pub struct Extension {
+    find: fn(&Extensions) -> Option<TenantRef<'_>>,
 }
 
-impl<T> Clone for Extension<T> {
-    fn clone(&self) -> Self {
-        Self { marker: PhantomData }
-    }
-}
-
-impl<T> fmt::Debug for Extension<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Extension").field(&std::any::type_name::<T>()).finish()
-    }
-}
-
-impl<T: AsTenant + Send + Sync + 'static> TenantExtractor for Extension<T> {
+impl TenantExtractor for Extension {
     fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>> {
-        request.extensions().get::<T>().map(AsTenant::as_tenant)
+        (self.find)(request.extensions())
     }
 }
 
