@@ -62,7 +62,7 @@ pub(super) struct Setup<'a> {
 }
 
 /// What the user has chosen, and so cannot be a mistake.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Chosen {
     /// The extractor.
     pub(super) tenant: bool,

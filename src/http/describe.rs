@@ -22,36 +22,32 @@ use crate::{
     limiter::RateLimiter,
 };
 
-/// Describes HTTP requests: path, method, route and tenant.
-///
-/// ```
-/// use tower_ratelimit::{MissingTenant, middleware::Http, tenant};
-///
-/// let described_by_key = Http::server()
-///     .tenant(tenant::header("x-api-key"))
-///     .on_missing_tenant(MissingTenant::Reject);
-/// # let _ = described_by_key;
-/// ```
+/// Describes HTTP requests: path, method, route and tenant. What can be set is explained at
+/// the methods of [`RateLimitLayer`](crate::RateLimitLayer) that set it.
 #[derive(Clone)]
 #[must_use]
 pub struct Http {
-    tenant: Arc<dyn TenantExtractor>,
-    missing_tenant: MissingTenant,
+    pub(crate) tenant: Arc<dyn TenantExtractor>,
+    /// `None`: as each rule says.
+    pub(crate) missing_tenant: Option<MissingTenant>,
     /// `None`: on, except on tonic's server.
-    exempt_preflight: Option<bool>,
-    cost: Option<Arc<dyn CostExtractor>>,
+    pub(crate) exempt_preflight: Option<bool>,
+    pub(crate) cost: Option<Arc<dyn CostExtractor>>,
     /// In other units.
-    costs: Vec<(Arc<str>, Arc<dyn CostExtractor>)>,
-    priority: Option<Arc<dyn PriorityExtractor>>,
-    skip: Option<Arc<dyn Skip>>,
-    keys: Vec<(Arc<str>, Arc<dyn TenantExtractor>)>,
+    pub(crate) costs: Vec<(Arc<str>, Arc<dyn CostExtractor>)>,
+    pub(crate) priority: Option<Arc<dyn PriorityExtractor>>,
+    pub(crate) skip: Option<Arc<dyn Skip>>,
+    pub(crate) keys: Vec<(Arc<str>, Arc<dyn TenantExtractor>)>,
+    /// Whether the extractor was set.
+    pub(crate) has_own_tenant: bool,
+    /// Whether a mistake in the set-up rejects requests.
+    pub(crate) is_strict: bool,
     side: Side,
     checks: Arc<Checks>,
-    chosen: Chosen,
 }
 
 /// Whether no rule applies to a request.
-trait Skip: Fn(&RequestHead<'_>) -> bool + Send + Sync {}
+pub(crate) trait Skip: Fn(&RequestHead<'_>) -> bool + Send + Sync {}
 
 impl<F: Fn(&RequestHead<'_>) -> bool + Send + Sync> Skip for F {}
 
@@ -80,38 +76,18 @@ impl Http {
     fn new(side: Side, tenant: Arc<dyn TenantExtractor>, exempt_preflight: Option<bool>) -> Self {
         Self {
             tenant,
-            missing_tenant: MissingTenant::default(),
+            missing_tenant: None,
             exempt_preflight,
             cost: None,
             costs: Vec::new(),
             priority: None,
             skip: None,
             keys: Vec::new(),
+            has_own_tenant: false,
+            is_strict: false,
             side,
             checks: Arc::default(),
-            chosen: Chosen::default(),
         }
-    }
-
-    /// How to identify the tenant.
-    pub fn tenant(mut self, extractor: impl TenantExtractor) -> Self {
-        self.tenant = Arc::new(extractor);
-        self.chosen.tenant = true;
-        self
-    }
-
-    /// What to do with requests without a tenant or a key.
-    pub fn on_missing_tenant(mut self, choice: MissingTenant) -> Self {
-        self.missing_tenant = choice;
-        self.chosen.missing_tenant = true;
-        self
-    }
-
-    /// Whether a mistake in the set-up rejects requests: see
-    /// [`RateLimitLayer::strict`](crate::RateLimitLayer::strict).
-    pub fn strict(mut self, strict: bool) -> Self {
-        self.chosen.strict = strict;
-        self
     }
 
     /// Whether the layer still looks for mistakes.
@@ -135,45 +111,15 @@ impl Http {
             counted_as: (!descriptor.exempt).then_some(descriptor),
             keys: self.keys.iter().map(|(name, _)| &**name).collect(),
             extractor: &*self.tenant,
-            chosen: self.chosen,
+            chosen: Chosen {
+                tenant: self.has_own_tenant,
+                missing_tenant: self.missing_tenant.is_some(),
+                strict: self.is_strict,
+            },
         };
         let rejects = self.checks.look(&setup, &head, limiter);
         SeenBy::add(request.extensions_mut(), limiter, rule);
         rejects
-    }
-
-    /// Whether CORS preflights are exempt: `OPTIONS` with
-    /// `Access-Control-Request-Method` and without content. See
-    /// [`RateLimitLayer::exempt_preflight`](crate::RateLimitLayer::exempt_preflight).
-    pub fn exempt_preflight(mut self, exempt: bool) -> Self {
-        self.exempt_preflight = Some(exempt);
-        self
-    }
-
-    /// The cost of a request; 1 by default.
-    pub fn cost(mut self, extractor: impl CostExtractor) -> Self {
-        self.cost = Some(Arc::new(extractor));
-        self
-    }
-
-    /// The cost of a request in another unit: see
-    /// [`RateLimitLayer::cost_in`](crate::RateLimitLayer::cost_in).
-    pub fn cost_in(mut self, unit: impl Into<Arc<str>>, extractor: impl CostExtractor) -> Self {
-        self.costs.push((unit.into(), Arc::new(extractor)));
-        self
-    }
-
-    /// How to find another key of a request: see
-    /// [`RateLimitLayer::key`](crate::RateLimitLayer::key).
-    pub fn key(mut self, name: impl Into<Arc<str>>, extractor: impl TenantExtractor) -> Self {
-        self.keys.push((name.into(), Arc::new(extractor)));
-        self
-    }
-
-    /// How much a request matters; what its tenant or its plan says by default.
-    pub fn priority(mut self, extractor: impl PriorityExtractor) -> Self {
-        self.priority = Some(Arc::new(extractor));
-        self
     }
 
     /// On a client, lets the upstream know the priority of the request's extensions.
@@ -185,13 +131,6 @@ impl Http {
             let value = HeaderValue::from_static(priority.as_str());
             request.headers_mut().entry(name).or_insert(value);
         }
-    }
-
-    /// Exempts the requests for which `skip` is true: see
-    /// [`RateLimitLayer::skip`](crate::RateLimitLayer::skip).
-    pub fn skip(mut self, skip: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static) -> Self {
-        self.skip = Some(Arc::new(skip));
-        self
     }
 
     pub(crate) fn describe_head<'r>(
@@ -240,9 +179,9 @@ impl Http {
         descriptor.route = self.route(head);
         descriptor.extensions = Some(head.extensions());
         descriptor.headers = Some(head.headers());
-        if self.chosen.missing_tenant {
-            descriptor.missing_tenant = self.missing_tenant;
-            descriptor.missing_key = Some(self.missing_tenant);
+        if let Some(choice) = self.missing_tenant {
+            descriptor.missing_tenant = choice;
+            descriptor.missing_key = Some(choice);
         }
         descriptor.exempt = self.exempts(head, has_content);
         if descriptor.exempt {

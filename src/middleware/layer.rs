@@ -210,7 +210,7 @@ impl<A> RateLimitLayer<Http, A> {
     /// extensions is read only where
     /// [`tenant::extension`](crate::tenant::extension) asks for it.
     pub fn tenant(mut self, extractor: impl TenantExtractor) -> Self {
-        self.describe = self.describe.tenant(extractor);
+        (self.describe.tenant, self.describe.has_own_tenant) = (Arc::new(extractor), true);
         self
     }
 
@@ -235,7 +235,7 @@ impl<A> RateLimitLayer<Http, A> {
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     pub fn key(mut self, name: impl Into<Arc<str>>, extractor: impl TenantExtractor) -> Self {
-        self.describe = self.describe.key(name, extractor);
+        self.describe.keys.push((name.into(), Arc::new(extractor)));
         self
     }
 
@@ -243,7 +243,7 @@ impl<A> RateLimitLayer<Http, A> {
     /// not [choose itself](crate::Rule::on_missing_key). By default those without a tenant
     /// share the anonymous one, and a rule does not apply to those without a key.
     pub fn on_missing_tenant(mut self, choice: MissingTenant) -> Self {
-        self.describe = self.describe.on_missing_tenant(choice);
+        self.describe.missing_tenant = Some(choice);
         self
     }
 
@@ -308,7 +308,7 @@ impl<A> RateLimitLayer<Http, A> {
     /// default; for tests and staging. What depends on the client alone is only logged.
     /// `docs/codes.md` lists all mistakes.
     pub fn strict(mut self, strict: bool) -> Self {
-        self.describe = self.describe.strict(strict);
+        self.describe.is_strict = strict;
         self
     }
 
@@ -316,7 +316,7 @@ impl<A> RateLimitLayer<Http, A> {
     /// [header](crate::cost::header), or the result of a
     /// [function](crate::cost::from_fn). 1 by default.
     pub fn cost(mut self, extractor: impl CostExtractor) -> Self {
-        self.describe = self.describe.cost(extractor);
+        self.describe.cost = Some(Arc::new(extractor));
         self
     }
 
@@ -337,7 +337,7 @@ impl<A> RateLimitLayer<Http, A> {
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     pub fn cost_in(mut self, unit: impl Into<Arc<str>>, extractor: impl CostExtractor) -> Self {
-        self.describe = self.describe.cost_in(unit, extractor);
+        self.describe.costs.push((unit.into(), Arc::new(extractor)));
         self
     }
 
@@ -345,7 +345,7 @@ impl<A> RateLimitLayer<Http, A> {
     /// [extension](crate::priority::extension), or the result of a
     /// [function](crate::priority::from_fn). By default its tenant says, or its plan.
     pub fn priority(mut self, extractor: impl PriorityExtractor) -> Self {
-        self.describe = self.describe.priority(extractor);
+        self.describe.priority = Some(Arc::new(extractor));
         self
     }
 
@@ -364,7 +364,7 @@ impl<A> RateLimitLayer<Http, A> {
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     pub fn skip(mut self, skip: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static) -> Self {
-        self.describe = self.describe.skip(skip);
+        self.describe.skip = Some(Arc::new(skip));
         self
     }
 
@@ -378,7 +378,7 @@ impl<A> RateLimitLayer<Http, A> {
     /// requests. Set `false` if handlers answer them, or if tonic's services
     /// are part of another server, such as axum's.
     pub fn exempt_preflight(mut self, exempt: bool) -> Self {
-        self.describe = self.describe.exempt_preflight(exempt);
+        self.describe.exempt_preflight = Some(exempt);
         self
     }
 }

@@ -17,7 +17,7 @@ fn preflight() -> Request<()> {
 
 #[test]
 fn a_request_is_described_by_path_method_and_tenant() {
-    let http = Http::server().on_missing_tenant(MissingTenant::Reject);
+    let mut http = Http { missing_tenant: Some(MissingTenant::Reject), ..Http::server() };
     let mut request = Request::put("/v1/a%2Fb?q=1").body("any body").unwrap();
     request.extensions_mut().insert(PeerAddr("192.0.2.7:1".parse().unwrap()));
     let descriptor = http.describe_head(&RequestHead::new(&request), || false);
@@ -28,7 +28,7 @@ fn a_request_is_described_by_path_method_and_tenant() {
 
     let unnamed = get("/");
     assert_eq!(http.describe_head(&RequestHead::new(&unnamed), || false).tenant, None);
-    let http = http.tenant(tenant::from_fn(|_: &RequestHead<'_>| Some("acme")));
+    http.tenant = Arc::new(tenant::from_fn(|_: &RequestHead<'_>| Some("acme")));
     assert_eq!(http.describe_head(&RequestHead::new(&unnamed), || false).tenant, Some(TenantRef::name("acme")));
 }
 
@@ -46,7 +46,8 @@ fn a_path_is_never_empty() {
 #[test]
 fn a_preflight_is_exempt_on_a_server_only() {
     assert!(Http::server().describe_head(&RequestHead::new(&preflight()), || false).exempt);
-    assert!(!Http::server().exempt_preflight(false).describe_head(&RequestHead::new(&preflight()), || false).exempt);
+    let counting = Http { exempt_preflight: Some(false), ..Http::server() };
+    assert!(!counting.describe_head(&RequestHead::new(&preflight()), || false).exempt);
     assert!(!Http::client().describe_head(&RequestHead::new(&preflight()), || false).exempt);
 
     let mut put = preflight();
@@ -75,7 +76,7 @@ fn a_client_counts_by_host() {
     let http = Http::client();
     assert_eq!(http.describe_head(&RequestHead::new(&request), || false).tenant, Some(TenantRef::name("api.example")));
     request.extensions_mut().insert(Tenant::new("acme"));
-    let http = http.tenant(tenant::extension::<Tenant>());
+    let http = Http { tenant: Arc::new(tenant::extension::<Tenant>()), ..http };
     assert_eq!(http.describe_head(&RequestHead::new(&request), || false).tenant, Some(TenantRef::name("acme")));
 }
 
@@ -113,7 +114,7 @@ fn only_a_strict_layer_goes_on_looking_at_a_mistake_that_stays() {
     // No server has put the peer's address into the extensions.
     let mut request = Request::new(());
     for strict in [false, true] {
-        let http = Http::server().tenant(tenant::peer_ip()).strict(strict);
+        let http = Http { is_strict: strict, ..Http::server() };
         for _ in 0..1_000 {
             assert_eq!(http.check(&mut request, &limiter, None), strict);
         }
