@@ -6,7 +6,7 @@ use super::{
     adaptive_limit::keys::AdaptiveLimits,
     current::Current,
     first_requests::FirstRequests,
-    observe::{BackendMetrics, Gauge},
+    observe::BackendMetrics,
     state::{Inner, RateLimiter, Timepiece, engine_of, undecorated},
     upstream::keys::UpstreamKeys,
     wait::{
@@ -20,7 +20,7 @@ use crate::{
         local_limits::{LocalEngine, LocalLimits},
     },
     error::ConfigError,
-    observe::TopTenants,
+    observe::{Gauge, TopTenants},
     policy::{CompiledPolicy, Policy},
     time::{Clock, SystemClock},
 };

@@ -17,13 +17,7 @@
     )
 )]
 
-use std::{
-    sync::{
-        OnceLock,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::OnceLock, time::Duration};
 
 use super::{
     adaptive_limit::gradient::{LimitSummary, Window},
@@ -170,52 +164,6 @@ pub(super) fn waited(time: Duration) {
 #[inline]
 pub(super) fn record_also<'a>(rules: impl IntoIterator<Item = RuleAndPriority<'a>>, result: RequestResult) {
     rules.into_iter().for_each(|(rule, priority)| rule.reports.count(rule.id, result, priority));
-}
-
-/// A number of this limiter, and its share of a gauge of the process. The gauge
-/// is registered at its first use and kept, so that a recorder that is
-/// installed later sees no unmatched decrement.
-#[derive(Debug)]
-pub(super) struct Gauge {
-    value: AtomicUsize,
-    name: &'static str,
-    gauge: OnceLock<metrics::Gauge>,
-}
-
-impl Gauge {
-    pub(super) fn new(name: &'static str) -> Self {
-        Self { value: AtomicUsize::new(0), name, gauge: OnceLock::new() }
-    }
-
-    pub(super) fn value(&self) -> usize {
-        self.value.load(Ordering::Relaxed)
-    }
-
-    /// Adds one, unless that makes more than `most`.
-    pub(super) fn add_up_to(&self, most: usize) -> bool {
-        let one_more = |value| (value < most).then_some(value + 1);
-        let is_added = self.value.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok();
-        if is_added {
-            self.change(1.0);
-        }
-        is_added
-    }
-
-    pub(super) fn add(&self) {
-        self.value.fetch_add(1, Ordering::Relaxed);
-        self.change(1.0);
-    }
-
-    pub(super) fn subtract(&self) {
-        self.value.fetch_sub(1, Ordering::Relaxed);
-        self.change(-1.0);
-    }
-
-    #[inline]
-    fn change(&self, change: f64) {
-        #[cfg(feature = "metrics")]
-        self.gauge.get_or_init(|| metrics::gauge!(self.name)).increment(change);
-    }
 }
 
 /// How the backend replies.

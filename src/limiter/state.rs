@@ -17,7 +17,7 @@ use super::{
     current::Current,
     first_requests::FirstRequests,
     grant::Grant,
-    observe::{self, BackendMetrics, Gauge},
+    observe::{self, BackendMetrics},
     upstream::keys::UpstreamKeys,
     wait::{capacity::WaiterLimit, fifo::WaitQueues, slots::SlotQueues},
 };
@@ -27,7 +27,7 @@ use crate::{
         local_limits::{LocalEngine, engine},
     },
     descriptor::Descriptor,
-    observe::{TopTenants, log_ignored_level},
+    observe::{Gauge, TopTenants, log_ignored_level},
     overload::Shedder,
     policy::{CompiledPolicy, CompiledRule, Consistency, Rule},
     time::{Clock, SystemClock, Timestamp},

@@ -1,14 +1,14 @@
 //! What is counted and logged of a rule, [`RuleReports`], by the [`RequestResult`]s of
-//! its requests; and [`KeysGauge`].
+//! its requests; and [`Gauge`].
 //!
 //! Invariant: each metric is created at its first use, so a recorder may be
 //! installed after the policy was built, and kept, so no label is built twice.
 
-use std::sync::OnceLock;
 #[cfg(feature = "admin")]
+use std::sync::{Arc, atomic::AtomicU64};
 use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+    OnceLock,
+    atomic::{AtomicUsize, Ordering},
 };
 
 use super::{facade::metrics, log_limiter::LogLimiter, mistakes::Reported};
@@ -53,9 +53,10 @@ pub(crate) struct RuleReports {
     pub(crate) mistakes: Reported,
     /// Only where a page shows them.
     #[cfg(feature = "admin")]
-    totals: OnceLock<Arc<RuleTotals>>,
+    totals: OnceLock<Arc<[AtomicU64; RequestResult::COUNT]>>,
+    /// By priority and result.
     #[cfg(feature = "metrics")]
-    counters: RuleCounters,
+    counters: [[OnceLock<metrics::Counter>; RequestResult::COUNT]; Priority::ALL.len()],
     pub(crate) rejections: LogLimiter,
     pub(crate) failures: LogLimiter,
     pub(crate) cooldowns: LogLimiter,
@@ -70,20 +71,20 @@ impl RuleReports {
     #[inline]
     pub(crate) fn count(&self, rule: &'static str, result: RequestResult, priority: Priority) {
         #[cfg(feature = "admin")]
-        if let Some(RuleTotals(totals)) = self.totals.get().map(|totals| &**totals) {
+        if let Some(totals) = self.totals.get() {
             totals[result as usize].fetch_add(1, Ordering::Relaxed);
         }
         #[cfg(feature = "metrics")]
-        self.counters.count(rule, result, priority);
+        self.counters[priority as usize][result as usize]
+            .get_or_init(|| {
+                let labels = [("rule", rule), ("result", result.as_str()), ("priority", priority.as_str())];
+                metrics::counter!("rate_limiting.requests", &labels)
+            })
+            .increment(1);
         #[cfg(not(feature = "metrics"))]
         let _ = (rule, result, priority);
     }
 }
-
-/// The requests of one rule, by result.
-#[cfg(feature = "admin")]
-#[derive(Debug, Default)]
-struct RuleTotals([AtomicU64; RequestResult::COUNT]);
 
 #[cfg(feature = "admin")]
 impl RuleReports {
@@ -94,40 +95,58 @@ impl RuleReports {
 
     /// The requests of the rule so far, by result; none where nothing counts them.
     pub(crate) fn total(&self, result: RequestResult) -> u64 {
-        self.totals.get().map_or(0, |totals| totals.0[result as usize].load(Ordering::Relaxed))
+        self.totals.get().map_or(0, |totals| totals[result as usize].load(Ordering::Relaxed))
     }
 }
 
-/// The metrics of one rule's requests.
-#[cfg(feature = "metrics")]
-#[derive(Debug, Default)]
-struct RuleCounters([[OnceLock<metrics::Counter>; RequestResult::COUNT]; Priority::ALL.len()]);
-
-#[cfg(feature = "metrics")]
-impl RuleCounters {
-    fn count(&self, rule: &'static str, result: RequestResult, priority: Priority) {
-        let labels = || [("rule", rule), ("result", result.as_str()), ("priority", priority.as_str())];
-        let counter = self.0[priority as usize][result as usize]
-            .get_or_init(|| metrics::counter!("rate_limiting.requests", &labels()));
-        counter.increment(1);
-    }
+/// A number of one limiter or store, and its share of a gauge of the process. The gauge
+/// is registered at its first use and kept, so that a recorder that is
+/// installed later sees no unmatched decrement.
+#[derive(Debug)]
+pub(crate) struct Gauge {
+    value: AtomicUsize,
+    name: &'static str,
+    gauge: OnceLock<metrics::Gauge>,
 }
 
-/// A store's share of the gauge, which counts the keys of all stores.
-#[derive(Debug, Default)]
-pub(crate) struct KeysGauge(OnceLock<metrics::Gauge>);
+impl Gauge {
+    pub(crate) fn new(name: &'static str) -> Self {
+        Self { value: AtomicUsize::new(0), name, gauge: OnceLock::new() }
+    }
 
-impl KeysGauge {
-    pub(crate) fn add(&self) {
-        self.gauge().increment(1.0);
+    pub(crate) fn value(&self) -> usize {
+        self.value.load(Ordering::Relaxed)
+    }
+
+    /// Adds one, unless that makes more than `most`.
+    pub(crate) fn add_up_to(&self, most: usize) -> bool {
+        let one_more = |value| (value < most).then_some(value + 1);
+        let is_added = self.value.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok();
+        if is_added {
+            self.change(1.0);
+        }
+        is_added
+    }
+
+    /// Adds one. Returns what the number was before.
+    pub(crate) fn add(&self) -> usize {
+        self.change(1.0);
+        self.value.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn subtract(&self) {
+        self.release(1);
     }
 
     #[allow(clippy::cast_precision_loss, reason = "a gauge")]
-    pub(crate) fn subtract(&self, keys: usize) {
-        self.gauge().decrement(keys as f64);
+    pub(crate) fn release(&self, count: usize) {
+        self.value.fetch_sub(count, Ordering::Relaxed);
+        self.change(-(count as f64));
     }
 
-    fn gauge(&self) -> &metrics::Gauge {
-        self.0.get_or_init(|| metrics::gauge!("rate_limiting.keys"))
+    #[inline]
+    fn change(&self, change: f64) {
+        #[cfg(feature = "metrics")]
+        self.gauge.get_or_init(|| metrics::gauge!(self.name)).increment(change);
     }
 }

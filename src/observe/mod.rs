@@ -32,7 +32,7 @@ pub(crate) use self::sources::{report_fleet, report_shares};
 pub(crate) use self::store::{MEASURES, StoreReport, log_cooldown_sharing, log_cooldown_subscription};
 pub use self::top::TopTenant;
 pub(crate) use self::{
-    counters::{KeysGauge, RequestResult, RuleReports},
+    counters::{Gauge, RequestResult, RuleReports},
     mistakes::{Mistake, Reported, count_unknown_priority},
     overload::{count_shed, log_shedding, report_shed_fraction},
     sources::{log_ignored_level, log_share_source},

@@ -26,16 +26,13 @@ use smallvec::SmallVec;
 
 #[cfg(feature = "redis")]
 pub(crate) use self::sharded::{Evictable, ShardedTable};
-use self::{
-    shard::SEARCH_WHEN_FULL,
-    sync::{AtomicU64, AtomicUsize},
-};
+use self::{shard::SEARCH_WHEN_FULL, sync::AtomicU64};
 pub(crate) use self::{
     shard::{Shard, Stored},
     shards::Shards,
     sync::{Lock, Padded},
 };
-use crate::{algorithm::LogMemory, fingerprint::Fingerprint, observe::KeysGauge};
+use crate::{algorithm::LogMemory, fingerprint::Fingerprint, observe::Gauge};
 
 /// How long, in nanoseconds, an idle state is kept below the cap. A key that is
 /// idle between any two requests then need not be inserted for each of them.
@@ -74,9 +71,7 @@ const LEAST_LOG_BYTES: usize = 2 << 20;
 pub(crate) struct Store {
     shards: Shards<Shard>,
     overflow: Padded<Lock<Shard>>,
-    taken: Padded<AtomicUsize>,
-    /// Shows operators what is taken.
-    gauge: KeysGauge,
+    taken: Padded<Gauge>,
     overflowed: AtomicU64,
     displaced: AtomicU64,
     /// The longest wait that was reserved, in nanoseconds.
@@ -98,8 +93,7 @@ impl Store {
         Self {
             shards: Shards::new(shards),
             overflow: Padded::default(),
-            taken: Padded::default(),
-            gauge: KeysGauge::default(),
+            taken: Padded(Gauge::new("rate_limiting.keys")),
             overflowed: AtomicU64::new(0),
             displaced: AtomicU64::new(0),
             longest_wait: AtomicU64::new(0),
@@ -141,8 +135,7 @@ impl Store {
     /// At the cap, an idle state or else one that `displace` removes makes way
     /// for it. Returns whether there is an entry.
     pub(crate) fn reserve(&self, shard: &mut Shard, now: u64, displace: impl FnOnce(&mut Shard) -> bool) -> bool {
-        let fits = self.taken.0.fetch_add(1, Ordering::Relaxed) < self.max_states;
-        self.gauge.add();
+        let fits = self.taken.0.add() < self.max_states;
         let (horizon, entries) =
             if fits { (now.saturating_sub(GRACE), SEARCH_ON_INSERT) } else { (now, SEARCH_WHEN_FULL) };
         let dropped = shard.evict_idle(horizon, entries);
@@ -159,7 +152,7 @@ impl Store {
     /// The time before which a state must have become idle to be dropped, when a
     /// new one is added.
     pub(crate) fn horizon(&self, now: u64) -> u64 {
-        if self.taken.0.load(Ordering::Relaxed) < self.max_states { now.saturating_sub(GRACE) } else { now }
+        if self.taken.0.value() < self.max_states { now.saturating_sub(GRACE) } else { now }
     }
 
     /// How many displaced states a shard keeps at least.
@@ -191,14 +184,13 @@ impl Store {
     /// were dropped.
     pub(crate) fn release(&self, states: usize) {
         if states > 0 {
-            self.taken.0.fetch_sub(states, Ordering::Relaxed);
-            self.gauge.subtract(states);
+            self.taken.0.release(states);
         }
     }
 
     /// The number of states, without those of overflow counters.
     pub(crate) fn len(&self) -> usize {
-        self.taken.0.load(Ordering::Relaxed).min(self.max_states)
+        self.taken.0.value().min(self.max_states)
     }
 
     /// The number of states that were displaced by new ones.
@@ -214,6 +206,6 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        self.release(self.taken.0.load(Ordering::Relaxed));
+        self.release(self.taken.0.value());
     }
 }

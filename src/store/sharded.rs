@@ -4,13 +4,9 @@
 //!
 //! Invariant: the number of states is capped, and none is dropped that is in use.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{
-    shards::Shards,
-    sync::{AtomicUsize, Guard},
-    table::Table,
-};
+use super::{shards::Shards, sync::Guard, table::Table};
 use crate::fingerprint::Fingerprint;
 
 /// The most states.

@@ -4,7 +4,7 @@
 
 #[cfg(not(all(test, tower_ratelimit_loom)))]
 mod primitives {
-    pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize};
+    pub(crate) use std::sync::atomic::AtomicU64;
 
     use spin::{
         mutex::{SpinMutex, SpinMutexGuard},
@@ -21,10 +21,7 @@ mod primitives {
 
 #[cfg(all(test, tower_ratelimit_loom))]
 mod primitives {
-    pub(crate) use loom::sync::{
-        MutexGuard as Guard,
-        atomic::{AtomicU64, AtomicUsize},
-    };
+    pub(crate) use loom::sync::{MutexGuard as Guard, atomic::AtomicU64};
 
     #[derive(Debug, Default)]
     pub(crate) struct Lock<T>(loom::sync::Mutex<T>);
@@ -40,7 +37,7 @@ mod primitives {
     }
 }
 
-pub(crate) use self::primitives::{AtomicU64, AtomicUsize, Guard, Lock};
+pub(crate) use self::primitives::{AtomicU64, Guard, Lock};
 
 /// Fills whole cache lines, so that threads that use neighbouring values do not
 /// slow each other down.

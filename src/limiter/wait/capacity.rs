@@ -9,7 +9,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::shards::{Sharded, remove};
-use crate::{fingerprint::Fingerprint, limiter::observe::Gauge};
+use crate::{fingerprint::Fingerprint, observe::Gauge};
 
 /// Counts waiters, in all and per key, against their limits.
 #[derive(Debug)]
