@@ -1,12 +1,23 @@
-//! gRPC in a request's headers: its content types and its timeout.
+//! gRPC in headers: its content types, its timeout, and the base64 of binary metadata.
 //!
 //! It reads no message. The invariant: a malformed timeout counts as none.
 
 use std::time::Duration;
 
+use base64::{
+    alphabet::STANDARD,
+    engine::{DecodePaddingMode, GeneralPurpose, general_purpose::NO_PAD},
+};
 use http::{HeaderMap, HeaderName, HeaderValue, header::CONTENT_TYPE};
 
 pub(crate) const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+
+/// Encodes without padding. Decodes with or without, whatever the unused bits of
+/// the last digit are.
+pub(crate) const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    NO_PAD.with_decode_allow_trailing_bits(true).with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
 
 /// The content type of a gRPC or gRPC-Web call; `None` for anything else.
 fn content_type(headers: &HeaderMap) -> Option<&HeaderValue> {

@@ -14,14 +14,11 @@
 
 use std::time::Duration;
 
-use base64::{
-    Engine,
-    alphabet::STANDARD,
-    engine::{GeneralPurpose, general_purpose::NO_PAD},
-};
+use base64::Engine as _;
 use http::HeaderMap;
 
 use super::form::{digits, lines, lines_up_to};
+use crate::descriptor::grpc::BASE64;
 
 /// The default limit of gRPC implementations for all headers.
 const MOST_BYTES: usize = 8_192;
@@ -32,9 +29,6 @@ const UNAVAILABLE: u64 = 14;
 
 /// The end of the type URL of a `RetryInfo`, after `type.googleapis.com`.
 const RETRY_INFO: &[u8] = b"/google.rpc.RetryInfo";
-
-/// Padding is optional. The unused bits of the last digit are ignored.
-const BASE64: GeneralPurpose = GeneralPurpose::new(&STANDARD, NO_PAD.with_decode_allow_trailing_bits(true));
 
 /// The signal of the trailers.
 #[derive(Clone, Copy, Debug, Default)]
@@ -72,9 +66,7 @@ pub(super) fn read(headers: &HeaderMap) -> Trailers {
 
 /// The longest delay in a base64 status, padded or not.
 fn retry_delay(status: &str) -> Option<Duration> {
-    let text = status.trim();
-    let text = text.strip_suffix("==").or_else(|| text.strip_suffix('=')).unwrap_or(text);
-    let status = BASE64.decode(text).ok()?;
+    let status = BASE64.decode(status.trim()).ok()?;
     let mut longest = None;
     for (field, value) in fields(&status)? {
         if let (3, Value::Bytes(any)) = (field, value) {

@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use ::http::StatusCode;
-use base64::{Engine as _, prelude::BASE64_STANDARD_NO_PAD};
+use base64::Engine as _;
 
 use crate::{
     decision::{RateLimited, RateLimitedKind},
+    descriptor::grpc::BASE64,
     http::problem::{detail, violated_tiers},
 };
 
@@ -106,7 +107,7 @@ impl Message {
     }
 }
 
-/// Base64 without padding, as in gRPC metadata.
+/// As gRPC metadata.
 pub(super) fn base64(bytes: &[u8]) -> String {
-    BASE64_STANDARD_NO_PAD.encode(bytes)
+    BASE64.encode(bytes)
 }

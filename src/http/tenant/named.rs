@@ -5,17 +5,13 @@
 
 use std::borrow::Cow;
 
-use base64::{
-    Engine as _,
-    alphabet::STANDARD,
-    engine::{DecodePaddingMode, GeneralPurpose, general_purpose::NO_PAD},
-};
+use base64::Engine as _;
 use http::{Extensions, HeaderName, HeaderValue};
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 
 use super::extractor::TenantExtractor;
 use crate::{
-    descriptor::{Tenant, TenantRef},
+    descriptor::{Tenant, TenantRef, grpc::BASE64},
     http::{RequestHead, request_head::header_name},
 };
 
@@ -133,13 +129,6 @@ impl Repeated {
         Some(if name == value { Cow::Borrowed(value) } else { Cow::Owned(name) })
     }
 }
-
-/// Encodes without padding. Decodes with or without, whatever the unused bits of
-/// the last digit are.
-const BASE64: GeneralPurpose = GeneralPurpose::new(
-    &STANDARD,
-    NO_PAD.with_decode_allow_trailing_bits(true).with_decode_padding_mode(DecodePaddingMode::Indifferent),
-);
 
 /// An extension that names a tenant: a [`Tenant`], any text, or a type that
 /// implements this.
