@@ -36,12 +36,7 @@ impl Protocol {
     /// suffix (`+proto`) and parameters.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Self {
-        Self::of_type(headers.get(CONTENT_TYPE))
-    }
-
-    /// Detects the protocol from the value of `Content-Type`.
-    pub(crate) fn of_type(content_type: Option<&HeaderValue>) -> Self {
-        match content_type.filter(|content_type| grpc::is_grpc(content_type.as_bytes())) {
+        match headers.get(CONTENT_TYPE).filter(|content_type| grpc::is_grpc(content_type.as_bytes())) {
             Some(content_type) => Self::Grpc { content_type: content_type.clone() },
             None => Self::Other,
         }

@@ -3,8 +3,8 @@
 //! It borrows, so that a description copies nothing.
 
 use http::{
-    Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version,
-    header::{CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING},
+    Extensions, HeaderMap, HeaderName, Method, Request, Uri, Version,
+    header::{CONTENT_LENGTH, TRANSFER_ENCODING},
     request::Parts,
 };
 
@@ -80,21 +80,14 @@ impl<'r> RequestHead<'r> {
         RequestHead { extensions: taken.unwrap_or(self.extensions), ..self }
     }
 
-    /// The fields that describe the request's body.
-    pub(crate) fn body_fields(&self) -> BodyFields<'r> {
-        BodyFields {
-            content_type: self.headers.get(CONTENT_TYPE),
-            length: self.single_header(&CONTENT_LENGTH).and_then(|length| str::from_utf8(length).ok()?.parse().ok()),
-            is_encoded: self.headers.contains_key(TRANSFER_ENCODING),
-        }
-    }
-
     /// Whether a response that is sent before the request's body was read leaves
     /// the connection unusable. That is so over HTTP/1, where a server reads on for
     /// at most some kilobytes.
-    pub(crate) fn ends_connection_unread(&self, body: &BodyFields<'_>) -> bool {
+    pub(crate) fn ends_connection_unread(&self) -> bool {
         const SHORT: u64 = 8_192;
-        self.version <= Version::HTTP_11 && (body.is_encoded || body.length.is_some_and(|length| length > SHORT))
+        let length = || str::from_utf8(self.single_header(&CONTENT_LENGTH)?).ok()?.parse::<u64>().ok();
+        self.version <= Version::HTTP_11
+            && (self.headers.contains_key(TRANSFER_ENCODING) || length().is_some_and(|length| length > SHORT))
     }
 
     /// The value of a header that was sent once and is not empty.
@@ -106,17 +99,6 @@ impl<'r> RequestHead<'r> {
         let is_repeated = headers.len() > headers.keys_len() && headers.get_all(name).iter().nth(1).is_some();
         (!value.is_empty() && !is_repeated).then_some(value)
     }
-}
-
-/// The fields of a request that describe its body.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BodyFields<'r> {
-    /// The first one.
-    pub(crate) content_type: Option<&'r HeaderValue>,
-    /// The `Content-Length`, if there is just one.
-    length: Option<u64>,
-    /// Whether it has a `Transfer-Encoding`.
-    is_encoded: bool,
 }
 
 /// The header of this name. Extractors are made when a program starts, and one

@@ -148,10 +148,9 @@ impl<'a> RejectionContext<'a> {
         let Some(request) = request else { return Self { error, protocol: Protocol::Other, http: None } };
         let extensions = mem::take(request.extensions_mut());
         let head = request.head();
-        let body = head.body_fields();
-        let ends_connection = head.ends_connection_unread(&body);
+        let ends_connection = head.ends_connection_unread();
         let http = RejectedRequest { head, extensions, ends_connection };
-        Self { error, protocol: Protocol::of_type(body.content_type), http: Some(http) }
+        Self { error, protocol: Protocol::of(head.headers()), http: Some(http) }
     }
 
     /// The request's head; `None` if it is not an HTTP request.

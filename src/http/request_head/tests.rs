@@ -1,6 +1,10 @@
-use http::header::COOKIE;
+use http::{
+    HeaderValue,
+    header::{CONTENT_TYPE, COOKIE},
+};
 
 use super::*;
+use crate::http::Protocol;
 
 /// A request with so many other headers, and with these.
 fn request(others: usize, headers: &[(&str, &str)]) -> Request<()> {
@@ -58,10 +62,7 @@ fn a_body_that_a_server_does_not_read_ends_a_connection() {
     ] {
         for others in OTHERS {
             let mut request = request(others, headers);
-            let ends_connection = |request: &Request<()>| {
-                let head = RequestHead::new(request);
-                head.ends_connection_unread(&head.body_fields())
-            };
+            let ends_connection = |request: &Request<()>| RequestHead::new(request).ends_connection_unread();
             assert_eq!(ends_connection(&request), ends, "{headers:?} {others}");
             for (version, ends) in
                 [(Version::HTTP_09, ends), (Version::HTTP_10, ends), (Version::HTTP_2, false), (Version::HTTP_3, false)]
@@ -77,7 +78,7 @@ fn a_body_that_a_server_does_not_read_ends_a_connection() {
 fn the_first_content_type_counts() {
     for others in OTHERS {
         let request = request(others, &[("content-type", "application/grpc"), ("content-type", "text/plain")]);
-        let content_type = RequestHead::new(&request).body_fields().content_type;
-        assert_eq!(content_type, request.headers().get(CONTENT_TYPE));
+        let Protocol::Grpc { content_type } = Protocol::of(request.headers()) else { panic!("{request:?}") };
+        assert_eq!(Some(&content_type), request.headers().get(CONTENT_TYPE));
     }
 }
