@@ -58,18 +58,12 @@ pub(super) struct Setup<'a> {
     /// The names of the keys that it looks for.
     pub(super) keys: Vec<&'a str>,
     pub(super) extractor: &'a dyn TenantExtractor,
-    pub(super) chosen: Chosen,
-}
-
-/// What the user has chosen, and so cannot be a mistake.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Chosen {
-    /// The extractor.
-    pub(super) tenant: bool,
-    /// What happens to requests without a tenant or a key.
-    pub(super) missing_tenant: bool,
-    /// That a mistake rejects requests.
-    pub(super) strict: bool,
+    /// What the user has chosen, and so cannot be a mistake: the extractor; and what happens
+    /// to requests without a tenant or a key.
+    pub(super) chooses_tenant: bool,
+    pub(super) chooses_missing: bool,
+    /// Whether a mistake rejects requests.
+    pub(super) is_strict: bool,
 }
 
 /// What is left to look at, and what was reported.
@@ -102,7 +96,7 @@ impl Checks {
     /// Looks at a request. Returns whether to reject it.
     pub(super) fn look(&self, setup: &Setup<'_>, head: &RequestHead<'_>, limiter: &RateLimiter) -> bool {
         // A strict layer rejects for as long as it stays wrong.
-        let rejects = self.is_wrong(setup, head, limiter) && setup.chosen.strict;
+        let rejects = self.is_wrong(setup, head, limiter) && setup.is_strict;
         if !rejects {
             let _ = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         }
@@ -134,7 +128,7 @@ impl Checks {
                 report(Mistake::NoPeerAddress, &"no `ConnectInfo` and no `PeerAddr` in the extensions");
                 return true;
             }
-            None if setup.chosen.tenant && !setup.chosen.missing_tenant && !setup.extractor.is_ambiguous(head) => {
+            None if setup.chooses_tenant && !setup.chooses_missing && !setup.extractor.is_ambiguous(head) => {
                 report(Mistake::NoTenant, &head.uri().path());
             }
             Some(tenant) if matches!(tenant.id(), TenantId::Address(_)) => match proxies {
@@ -183,7 +177,7 @@ impl Checks {
             }
             let count = without_key.entry(detail.clone()).or_default();
             *count = if is_found { FOUND } else { count.saturating_add(1) };
-            if *count < FOUND && (*count >= LACKING || setup.chosen.strict && choice.is_none()) {
+            if *count < FOUND && (*count >= LACKING || setup.is_strict && choice.is_none()) {
                 self.reported.report(Mistake::KeyNeverFound, &detail);
                 is_wrong |= choice.is_none();
             }

@@ -12,7 +12,7 @@ use http::{
 
 use super::{
     RequestHead, TenantExtractor,
-    checks::{Checks, Chosen, SeenBy, Setup},
+    checks::{Checks, SeenBy, Setup},
     cost::CostExtractor,
     priority::PriorityExtractor,
     tenant::{UpstreamHost, peer_ip},
@@ -36,7 +36,7 @@ pub struct Http {
     /// In other units.
     pub(crate) costs: Vec<(Arc<str>, Arc<dyn CostExtractor>)>,
     pub(crate) priority: Option<Arc<dyn PriorityExtractor>>,
-    pub(crate) skip: Option<Arc<dyn Skip>>,
+    pub(crate) skip: Option<Arc<Skip>>,
     pub(crate) keys: Vec<(Arc<str>, Arc<dyn TenantExtractor>)>,
     /// Whether the extractor was set.
     pub(crate) has_own_tenant: bool,
@@ -47,9 +47,7 @@ pub struct Http {
 }
 
 /// Whether no rule applies to a request.
-pub(crate) trait Skip: Fn(&RequestHead<'_>) -> bool + Send + Sync {}
-
-impl<F: Fn(&RequestHead<'_>) -> bool + Send + Sync> Skip for F {}
+type Skip = dyn Fn(&RequestHead<'_>) -> bool + Send + Sync;
 
 /// The side of the connection that the layer is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,11 +109,9 @@ impl Http {
             counted_as: (!descriptor.exempt).then_some(descriptor),
             keys: self.keys.iter().map(|(name, _)| &**name).collect(),
             extractor: &*self.tenant,
-            chosen: Chosen {
-                tenant: self.has_own_tenant,
-                missing_tenant: self.missing_tenant.is_some(),
-                strict: self.is_strict,
-            },
+            chooses_tenant: self.has_own_tenant,
+            chooses_missing: self.missing_tenant.is_some(),
+            is_strict: self.is_strict,
         };
         let rejects = self.checks.look(&setup, &head, limiter);
         SeenBy::add(request.extensions_mut(), limiter, rule);
