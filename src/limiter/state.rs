@@ -6,6 +6,7 @@
 
 use std::{
     collections::HashSet,
+    iter,
     sync::{
         Arc, Once, OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -96,7 +97,8 @@ pub(super) fn engine_of(backend: &dyn Backend) -> Option<InProcess> {
 
 /// What a backend can tell that no decorator stands before.
 pub(super) fn undecorated(backend: &dyn Backend) -> Option<&dyn Extension> {
-    backend.extension().filter(|_| backend.inner().is_none())
+    let mut all = iter::successors(Some(backend), |backend| backend.inner());
+    backend.extension().filter(|_| !all.any(Backend::is_decorator))
 }
 
 /// The clock. The default one is called without dynamic dispatch.
