@@ -66,10 +66,11 @@ pub(super) struct Setup<'a> {
     pub(super) is_strict: bool,
 }
 
-/// What is left to look at, and what was reported.
-#[derive(Debug)]
+/// What was looked at, and what was reported.
+#[derive(Debug, Default)]
 pub(super) struct Checks {
-    left: AtomicU32,
+    /// The requests that were looked at, and were not rejected.
+    passed: AtomicU32,
     reported: Reported,
     /// The tenants that the policy names.
     tenants: OnceLock<HashSet<String>>,
@@ -77,20 +78,9 @@ pub(super) struct Checks {
     without_key: Mutex<HashMap<String, u32>>,
 }
 
-impl Default for Checks {
-    fn default() -> Self {
-        Self {
-            left: AtomicU32::new(FIRST),
-            reported: Reported::default(),
-            tenants: OnceLock::new(),
-            without_key: Mutex::default(),
-        }
-    }
-}
-
 impl Checks {
     pub(super) fn are_open(&self) -> bool {
-        self.left.load(Ordering::Relaxed) > 0
+        self.passed.load(Ordering::Relaxed) < FIRST
     }
 
     /// Looks at a request. Returns whether to reject it.
@@ -98,7 +88,7 @@ impl Checks {
         // A strict layer rejects for as long as it stays wrong.
         let rejects = self.is_wrong(setup, head, limiter) && setup.is_strict;
         if !rejects {
-            let _ = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+            self.passed.fetch_add(1, Ordering::Relaxed);
         }
         rejects
     }
