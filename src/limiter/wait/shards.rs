@@ -34,14 +34,8 @@ const SHARDS: usize = 16;
 
 pub(super) type Shard<V> = HashMap<u128, V, RandomState>;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Sharded<V>([Mutex<Shard<V>>; SHARDS]);
-
-impl<V> Default for Sharded<V> {
-    fn default() -> Self {
-        Self(std::array::from_fn(|_| Mutex::default()))
-    }
-}
 
 impl<V> Sharded<V> {
     /// Locks the shard of a key.
