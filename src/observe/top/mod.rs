@@ -139,8 +139,8 @@ impl TopTenants {
             for (measure, sketch) in sketches.enumerate() {
                 let largest = sketch.largest_error();
                 errors[measure] += largest;
-                for counted in sketch.tenants() {
-                    let merged = tenants.entry(counted.key).or_insert_with(|| Merged::new(counted.tenant.clone()));
+                for (key, counted) in sketch.tenants() {
+                    let merged = tenants.entry(*key).or_insert_with(|| Merged::new(counted.tenant.clone()));
                     merged.counts[measure] += counted.count;
                     merged.certain[measure] += largest - counted.error;
                     merged.least_remaining = merged.least_remaining.min(counted.least_remaining());

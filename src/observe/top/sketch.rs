@@ -16,18 +16,17 @@ use crate::descriptor::Tenant;
 #[derive(Debug)]
 pub(super) struct Sketch {
     capacity: usize,
-    tenants: Vec<Counted>,
-    /// From a tenant's hash to its index.
-    index: HashMap<u64, usize, RandomState>,
-    /// Counts with their indices, the least first.
-    order: BTreeSet<(u64, usize)>,
+    tenants: Tenants,
+    /// Counts with the tenants' hashes, the least first.
+    order: BTreeSet<(u64, u64)>,
 }
+
+/// By hash.
+type Tenants = HashMap<u64, Counted, RandomState>;
 
 /// What is counted of one tenant.
 #[derive(Debug)]
 pub(super) struct Counted {
-    /// The tenant's hash.
-    pub(super) key: u64,
     pub(super) tenant: Option<Tenant>,
     pub(super) count: u64,
     /// How much of `count` may be of others.
@@ -38,55 +37,37 @@ pub(super) struct Counted {
 
 impl Sketch {
     pub(super) fn new(capacity: usize) -> Self {
-        Self { capacity, tenants: Vec::new(), index: HashMap::default(), order: BTreeSet::new() }
+        Self { capacity, tenants: Tenants::default(), order: BTreeSet::new() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.tenants.is_empty()
     }
 
-    pub(super) fn tenants(&self) -> &[Counted] {
+    pub(super) fn tenants(&self) -> &Tenants {
         &self.tenants
     }
 
     /// The most that a tenant may have that is not counted here.
     pub(super) fn largest_error(&self) -> u64 {
-        self.least().map_or(0, |(count, _)| count)
+        let least = self.order.first().filter(|_| self.tenants.len() == self.capacity);
+        least.map_or(0, |(count, _)| *count)
     }
 
-    /// The least count, and its index, once there is room for no more.
-    fn least(&self) -> Option<(u64, usize)> {
-        self.order.first().filter(|_| self.tenants.len() == self.capacity).copied()
-    }
-
+    /// Where there is room for no more, a new tenant displaces the one with least.
     pub(super) fn add(&mut self, key: u64, tenant: impl FnOnce() -> Option<Tenant>, amount: u64, remaining: f64) {
-        let index = match self.index.get(&key) {
-            Some(index) => *index,
-            None => self.insert(key, tenant()),
-        };
-        let counted = &mut self.tenants[index];
-        self.order.remove(&(counted.count, index));
+        let error = self.largest_error();
+        let new = || Counted { tenant: tenant(), count: error, error, remaining: [1.0; 2] };
+        let counted = self.tenants.entry(key).or_insert_with(new);
+        self.order.remove(&(counted.count, key));
         counted.count = counted.count.saturating_add(amount);
         counted.remaining[0] = counted.remaining[0].min(remaining);
-        self.order.insert((counted.count, index));
-    }
-
-    fn insert(&mut self, key: u64, tenant: Option<Tenant>) -> usize {
-        let least = self.least();
-        let count = least.map_or(0, |(count, _)| count);
-        let new = Counted { key, tenant, count, error: count, remaining: [1.0; 2] };
-        let index = match least {
-            None => {
-                self.tenants.push(new);
-                self.tenants.len() - 1
-            }
-            Some((_, index)) => {
-                self.index.remove(&std::mem::replace(&mut self.tenants[index], new).key);
-                index
-            }
-        };
-        self.index.insert(key, index);
-        index
+        self.order.insert((counted.count, key));
+        if self.tenants.len() > self.capacity
+            && let Some((_, least)) = self.order.pop_first()
+        {
+            self.tenants.remove(&least);
+        }
     }
 
     /// So many minutes have passed.
@@ -95,13 +76,13 @@ impl Sketch {
             return;
         }
         let halved = |count: u64| count.checked_shr(u32::try_from(minutes).unwrap_or(u32::MAX)).unwrap_or(0);
-        for counted in &mut self.tenants {
+        for counted in self.tenants.values_mut() {
             (counted.count, counted.error) = (halved(counted.count), halved(counted.error));
             let last = if minutes == 1 { counted.remaining[0] } else { 1.0 };
             counted.remaining = [1.0, last];
         }
-        self.order = self.tenants.iter().enumerate().map(|(index, counted)| (counted.count, index)).collect();
-        if self.tenants.iter().all(|counted| counted.count == 0) {
+        self.order = self.tenants.iter().map(|(key, counted)| (counted.count, *key)).collect();
+        if self.tenants.values().all(|counted| counted.count == 0) {
             *self = Self::new(self.capacity);
         }
     }

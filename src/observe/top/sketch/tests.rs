@@ -25,17 +25,17 @@ proptest! {
         }
         let bound = exact.values().sum::<u64>() / capacity as u64;
         prop_assert!(sketch.largest_error() <= bound);
-        prop_assert_eq!(sketch.tenants().iter().map(|counted| counted.count).sum::<u64>(), exact.values().sum::<u64>());
-        for counted in sketch.tenants() {
-            let own = exact.remove(&counted.key).unwrap();
+        prop_assert_eq!(sketch.tenants().values().map(|counted| counted.count).sum::<u64>(), exact.values().sum::<u64>());
+        for (key, counted) in sketch.tenants() {
+            let own = exact.remove(key).unwrap();
             prop_assert!(counted.count - counted.error <= own && own <= counted.count, "{own} {counted:?}");
             prop_assert!(counted.error <= sketch.largest_error());
-            prop_assert_eq!(counted.tenant.as_ref().unwrap().id().to_string(), counted.key.to_string());
+            prop_assert_eq!(counted.tenant.as_ref().unwrap().id().to_string(), key.to_string());
         }
         prop_assert!(exact.values().all(|forgotten| *forgotten <= sketch.largest_error()));
     }
 
-    /// The heap's order survives additions and halving.
+    /// The order survives additions and halving.
     #[test]
     fn the_least_is_displaced(additions in additions(), capacity in 1..20usize, halved_at in 0..600usize) {
         let mut sketch = Sketch::new(capacity);
@@ -44,10 +44,10 @@ proptest! {
             if step == halved_at {
                 sketch.halve(1);
             }
-            let least = sketch.tenants().iter().map(|counted| counted.count).min().unwrap_or(0);
+            let least = sketch.tenants().values().map(|counted| counted.count).min().unwrap_or(0);
             let is_full = sketch.tenants().len() == capacity;
             prop_assert_eq!(sketch.largest_error(), if is_full { least } else { 0 });
-            prop_assert!(sketch.tenants().len() <= capacity && sketch.index.len() == sketch.tenants().len());
+            prop_assert!(sketch.tenants().len() <= capacity && sketch.order.len() == sketch.tenants().len());
         }
     }
 }
@@ -58,10 +58,10 @@ fn counts_fade_minute_by_minute() {
     add(&mut sketch, 1, 100);
     sketch.add(1, || None, 1, 0.25);
     sketch.halve(1);
-    let counted = &sketch.tenants()[0];
+    let counted = &sketch.tenants()[&1];
     assert_eq!((counted.count, counted.least_remaining()), (50, 0.25));
     sketch.halve(2);
-    let counted = &sketch.tenants()[0];
+    let counted = &sketch.tenants()[&1];
     assert_eq!((counted.count, counted.least_remaining()), (12, 1.0));
     sketch.halve(u64::MAX);
     assert!(sketch.is_empty());
