@@ -12,7 +12,8 @@ use self::escape::escaped;
 use super::{
     super::output::printable,
     envelope::{Bucket, Recommendation},
-    report::{Numbers, Report, RuleReport, TimelineReport, shortened},
+    report::{Numbers, Report, RuleReport, shortened},
+    timeline::Timeline,
 };
 
 const STYLE: &str = "\
@@ -117,7 +118,7 @@ fn percent(number: u64, most: u64) -> f64 {
 }
 
 /// A bar for each bin, the rejected ones at the bottom, so that their shape is seen.
-fn chart(timeline: &TimelineReport) -> String {
+fn chart(timeline: &Timeline) -> String {
     let most = timeline.bins.iter().map(|[allowed, rejected]| allowed + rejected).max().unwrap_or(0);
     let mut bars = String::new();
     for (x, [allowed, rejected]) in timeline.bins.iter().enumerate() {

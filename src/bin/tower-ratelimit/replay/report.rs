@@ -11,6 +11,7 @@ use tower_ratelimit::time::Timestamp;
 use super::{
     envelope::{Bucket, Recommendation, recommend},
     tally::{Counts, RuleTally, Tally, TenantTally},
+    timeline::Timeline,
 };
 
 /// The lines of the log.
@@ -35,7 +36,7 @@ pub(super) struct Report {
     pub(super) logged_rejections: u64,
     pub(super) decided_otherwise: u64,
     pub(super) rules: Vec<RuleReport>,
-    pub(super) timeline: TimelineReport,
+    pub(super) timeline: Timeline,
     pub(super) notes: Vec<String>,
 }
 
@@ -76,14 +77,6 @@ pub(super) struct Numbers {
     pub(super) newly_allowed: Option<u64>,
 }
 
-#[derive(Debug, Serialize)]
-pub(super) struct TimelineReport {
-    pub(super) start: u64,
-    pub(super) bin_seconds: u64,
-    /// Pairs of requests that were allowed and rejected.
-    pub(super) bins: Vec<[u64; 2]>,
-}
-
 /// What a report has beside the numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
@@ -96,7 +89,6 @@ pub(super) struct Shape {
 impl Report {
     pub(super) fn new(tally: &Tally, lines: LogLines, notes: Vec<String>, shape: Shape) -> Self {
         let time = |time: u64| Timestamp::from_nanos(time).to_string();
-        let timeline = &tally.timeline;
         Self {
             lines,
             from: tally.span.map(|(first, _)| time(first)),
@@ -106,11 +98,7 @@ impl Report {
             logged_rejections: tally.logged_rejections,
             decided_otherwise: tally.otherwise,
             rules: tally.rules.iter().map(|rule| RuleReport::new(rule, shape)).collect(),
-            timeline: TimelineReport {
-                start: timeline.start,
-                bin_seconds: timeline.width,
-                bins: timeline.bins.clone(),
-            },
+            timeline: tally.timeline.clone(),
             notes,
         }
     }
