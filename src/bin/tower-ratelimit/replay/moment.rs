@@ -2,6 +2,8 @@
 //!
 //! It reads no clock. Invariant: no text makes it panic, and a time before 1970 is none.
 
+use std::time::UNIX_EPOCH;
+
 /// Nanoseconds since the Unix epoch of `10/Oct/2000:13:55:36 -0700`, of
 /// `2000-10-10T13:55:36.5-07:00`, or of a number: of seconds, or by its size of smaller units.
 pub(super) fn parse(text: &str) -> Option<u64> {
@@ -16,34 +18,24 @@ pub(super) fn parse(text: &str) -> Option<u64> {
 const SECOND: u64 = 1_000_000_000;
 
 fn common(text: &str) -> Option<u64> {
-    let (day, rest) = (text.get(..2)?, text.get(3..)?);
-    let (month, rest) = (rest.get(..3)?, rest.get(4..)?);
     const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let month = MONTHS.iter().position(|name| *name == month)? as u64 + 1;
-    let (year, clock) = rest.split_once(':')?;
-    let (clock, zone) = clock.split_once(' ').unwrap_or((clock, "Z"));
-    instant(digits(year)?, month, digits(day)?, clock, zone)
+    let (day, month, year) = (text.get(..2)?, text.get(3..6)?, text.get(7..11)?);
+    let month = 1 + MONTHS.iter().position(|name| *name == month)?;
+    let (clock, zone) = text.get(12..).map(|rest| rest.split_once(' ').unwrap_or((rest, "Z")))?;
+    instant(&format!("{year}-{month:02}-{day}T{clock}"), zone)
 }
 
 fn iso(text: &str) -> Option<u64> {
-    let (date, time) = (text.get(..10)?, text.get(11..)?);
-    let end = time.find(['Z', 'z', '+', '-']).unwrap_or(time.len());
-    let (clock, zone) = time.split_at(end);
-    instant(digits(date.get(..4)?)?, digits(date.get(5..7)?)?, digits(date.get(8..)?)?, clock, zone)
+    let time = text.get(11..)?;
+    let zone = time.find(['Z', 'z', '+', '-']).map_or(text.len(), |zone| 11 + zone);
+    let (local, zone) = text.split_at(zone);
+    instant(&local.replace(',', "."), zone)
 }
 
-/// `clock` is `13:55:36` with or without a fraction, `zone` is `Z`, `-0700` or `+02:00`.
-fn instant(year: u64, month: u64, day: u64, clock: &str, zone: &str) -> Option<u64> {
-    let (clock, fraction) = clock.split_once(['.', ',']).unwrap_or((clock, ""));
-    let mut parts = clock.split(':').map(digits);
-    let (hours, minutes, seconds) = (parts.next()??, parts.next()??, parts.next()??);
-    let is_valid = (1..=12).contains(&month) && (1..=31).contains(&day) && hours < 24 && minutes < 60 && seconds <= 60;
-    if !is_valid || year > 9_999 || parts.next().is_some() {
-        return None;
-    }
-    let local = (days(year, month, day)? * 86_400 + hours * 3_600 + minutes * 60 + seconds) as i64;
-    let seconds = u64::try_from(local - offset(zone)?).ok()?;
-    seconds.checked_mul(SECOND)?.checked_add(nanos(fraction)?)
+/// `local` is `2000-10-10T13:55:36` with or without a fraction, `zone` is `Z`, `-0700` or `+02:00`.
+fn instant(local: &str, zone: &str) -> Option<u64> {
+    let local = humantime::parse_rfc3339_weak(local).ok()?.duration_since(UNIX_EPOCH).ok()?;
+    u64::try_from(local.as_nanos()).ok()?.checked_add_signed(-offset(zone)? * SECOND as i64)
 }
 
 /// Seconds east of Greenwich.
@@ -57,14 +49,6 @@ fn offset(zone: &str) -> Option<i64> {
     let zone = zone.get(1..)?;
     let (hours, minutes) = (digits(zone.get(..2)?)?, digits(zone.get(zone.len().checked_sub(2)?..)?)?);
     (hours < 24 && minutes < 60).then(|| sign * (hours * 3_600 + minutes * 60) as i64)
-}
-
-/// Days from 1970-01-01 to a day of the Gregorian calendar: leap days end a year that begins
-/// in March.
-fn days(year: u64, month: u64, day: u64) -> Option<u64> {
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year.checked_sub(1)?, month + 9) };
-    let leap_days = year / 4 - year / 100 + year / 400;
-    (year * 365 + leap_days + (month * 153 + 2) / 5 + day).checked_sub(719_469)
 }
 
 /// Seconds; from 100 billion on milliseconds, and so on by factors of a thousand: seconds
