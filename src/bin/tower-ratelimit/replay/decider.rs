@@ -84,7 +84,7 @@ impl Decider {
     }
 
     /// The decision, where it needs no more than the request's arrival.
-    pub(super) fn at_once(&self, record: &Record<'_>) -> Option<Decision> {
+    pub(super) fn at_once(&self, record: &Record) -> Option<Decision> {
         if self.is_paced_or_settled {
             return None;
         }
@@ -104,7 +104,7 @@ impl Decider {
     }
 
     /// The decision, when the request leaves; `None` where a rejection does not tell more.
-    pub(super) async fn decide(&self, record: &Record<'_>) -> Option<Decision> {
+    pub(super) async fn decide(&self, record: &Record) -> Option<Decision> {
         match self.limiter.acquire(&record.descriptor(), Duration::MAX).await {
             Ok(permit) => {
                 let decision = permit.decision().clone();

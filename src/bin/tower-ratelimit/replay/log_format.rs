@@ -71,15 +71,15 @@ pub(super) struct LogFormat {
 
 /// A request in a log.
 #[derive(Clone, Debug)]
-pub(super) struct Record<'l> {
+pub(super) struct Record {
     /// Nanoseconds since the Unix epoch.
     pub(super) time: u64,
-    pub(super) method: Cow<'l, str>,
-    pub(super) path: Cow<'l, str>,
+    pub(super) method: String,
+    pub(super) path: String,
     pub(super) status: Option<u16>,
-    pub(super) tenant: Option<Cow<'l, str>>,
-    pub(super) plan: Option<Cow<'l, str>>,
-    pub(super) keys: Vec<(Arc<str>, Cow<'l, str>)>,
+    pub(super) tenant: Option<String>,
+    pub(super) plan: Option<String>,
+    pub(super) keys: Vec<(Arc<str>, String)>,
 }
 
 impl LogFormat {
@@ -158,9 +158,9 @@ impl LogFormat {
     }
 
     /// The request in a line, or why there is none.
-    pub(super) fn read<'l>(&'l self, line: &'l str) -> Result<Record<'l>, String> {
+    pub(super) fn read(&self, line: &str) -> Result<Record, String> {
         const MOST: usize = 32;
-        let mut slots: [Option<Cow<'l, str>>; MOST] = [const { None }; MOST];
+        let mut slots: [Option<Cow<'_, str>>; MOST] = [const { None }; MOST];
         let slots = slots.get_mut(..self.names.len()).ok_or("more than 32 fields are asked for")?;
         match &self.pattern {
             Some(pattern) => pattern.read(line, slots)?,
@@ -172,74 +172,50 @@ impl LogFormat {
         let missing = |slot: usize| format!("`{}` is missing", self.names[slot]);
         let time = slots[self.time].as_deref().ok_or_else(|| missing(self.time))?;
         let time = moment::parse(time).ok_or_else(|| format!("`{}` is no time: {time}", self.names[self.time]))?;
-        let known = |slot: usize| slots[slot].clone().filter(|value| !value.is_empty() && value != "-");
+        let known = |slot: usize| slots[slot].as_deref().filter(|value| !value.is_empty() && *value != "-");
         let (method, target) = match self.request {
             Ok(line) => request_line(known(line).ok_or_else(|| missing(line))?)?,
             Err((method, path)) => {
                 (known(method).ok_or_else(|| missing(method))?, known(path).ok_or_else(|| missing(path))?)
             }
         };
-        let keys = self.keys.iter().filter_map(|(name, slot)| Some((Arc::clone(name), known(*slot)?)));
+        let keys = self.keys.iter().filter_map(|(name, slot)| Some((Arc::clone(name), known(*slot)?.to_owned())));
         Ok(Record {
             time,
-            path: path(target)?,
-            method,
+            path: path(target)?.to_owned(),
+            method: method.to_owned(),
             status: self.status.and_then(|status| slots[status].as_deref()?.parse().ok()),
-            tenant: known(self.tenant),
-            plan: self.plan.and_then(known),
+            tenant: known(self.tenant).map(str::to_owned),
+            plan: self.plan.and_then(known).map(str::to_owned),
             keys: keys.collect(),
         })
     }
 }
 
 /// The method and the target of `GET /search?q=1 HTTP/1.1`.
-fn request_line(line: Cow<'_, str>) -> Result<(Cow<'_, str>, Cow<'_, str>), String> {
-    let split = |line: &str| {
-        let (method, rest) = line.split_once(' ')?;
-        let is_method = !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-');
-        let end = rest.rfind(' ').filter(|end| rest[*end..].starts_with(" HTTP/")).unwrap_or(rest.len());
-        is_method.then_some((method.len(), method.len() + 1 + end))
-    };
-    let (method, end) = split(&line).ok_or_else(|| format!("no request line: {line}"))?;
-    Ok(match line {
-        Cow::Borrowed(line) => (line[..method].into(), line[method + 1..end].into()),
-        Cow::Owned(line) => (line[..method].to_owned().into(), line[method + 1..end].to_owned().into()),
-    })
+fn request_line(line: &str) -> Result<(&str, &str), String> {
+    let is_method = |method: &str| method.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-');
+    let split = line.split_once(' ').filter(|(method, _)| !method.is_empty() && is_method(method));
+    let (method, rest) = split.ok_or_else(|| format!("no request line: {line}"))?;
+    let target = rest.rsplit_once(' ').filter(|(_, version)| version.starts_with("HTTP/"));
+    Ok((method, target.map_or(rest, |(target, _)| target)))
 }
 
 /// The path of a request's target: without the query, and without the origin that a client of
 /// a proxy sends.
-fn path(target: Cow<'_, str>) -> Result<Cow<'_, str>, String> {
+fn path(target: &str) -> Result<&str, String> {
     let start = match target.starts_with('/') {
         true => 0,
         false => target.find("://").and_then(|scheme| Some(scheme + 3 + target[scheme + 3..].find('/')?)).unwrap_or(0),
     };
-    let end = target[start..].find(['?', '#']).map_or(target.len(), |end| start + end);
-    if !target[start..].starts_with('/') && target != "*" {
+    let path = &target[start..];
+    if !path.starts_with('/') && target != "*" {
         return Err(format!("no path: {target}"));
     }
-    Ok(match target {
-        Cow::Borrowed(target) => target[start..end].into(),
-        Cow::Owned(target) => target[start..end].to_owned().into(),
-    })
+    Ok(path.split(['?', '#']).next().unwrap_or(path))
 }
 
-impl Record<'_> {
-    pub(super) fn into_owned(self) -> Record<'static> {
-        fn owned(text: Cow<'_, str>) -> Cow<'static, str> {
-            text.into_owned().into()
-        }
-        Record {
-            method: owned(self.method),
-            path: owned(self.path),
-            tenant: self.tenant.map(owned),
-            plan: self.plan.map(owned),
-            keys: self.keys.into_iter().map(|(name, value)| (name, owned(value))).collect(),
-            time: self.time,
-            status: self.status,
-        }
-    }
-
+impl Record {
     pub(super) fn descriptor(&self) -> Descriptor<'_> {
         let mut descriptor = Descriptor::new(&*self.path).method(&self.method);
         if let Some(tenant) = &self.tenant {

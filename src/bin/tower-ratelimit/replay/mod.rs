@@ -168,7 +168,7 @@ fn show_progress(lines: u64, percent: Option<u64>) {
 }
 
 /// A request, its decision, and that under the other policy if there is one.
-type Decided = (Record<'static>, Option<Decision>, Option<Option<Decision>>);
+type Decided = (Record, Option<Decision>, Option<Option<Decision>>);
 
 /// A log that is being decided.
 struct Replay {
@@ -181,7 +181,7 @@ struct Replay {
 }
 
 impl Replay {
-    async fn decide(&mut self, record: Record<'_>) {
+    async fn decide(&mut self, record: Record) {
         self.move_clock(record.time).await;
         let after = self.after.at_once(&record);
         let before = self.before.as_ref().map(|before| before.at_once(&record));
@@ -189,7 +189,7 @@ impl Replay {
             return self.tally.add(&record, Some(after), before.as_ref().map(Option::as_ref));
         }
         // A decision that was made at once is kept: it has charged.
-        let (record, deciders) = (record.into_owned(), (self.after.clone(), self.before.clone()));
+        let deciders = (self.after.clone(), self.before.clone());
         let mut decided: Pin<Box<dyn Future<Output = Decided>>> = Box::pin(async move {
             let by = async |decider: &Decider, made: Option<Decision>| match made {
                 Some(made) => Some(made),

@@ -91,7 +91,7 @@ impl Tally {
     }
 
     /// Counts a request, by its decision under the policy and under the one before.
-    pub(super) fn add(&mut self, record: &Record<'_>, decision: Option<&Decision>, before: Option<Option<&Decision>>) {
+    pub(super) fn add(&mut self, record: &Record, decision: Option<&Decision>, before: Option<Option<&Decision>>) {
         let rejects = decision.is_none_or(|decision| !decision.is_allowed());
         let wait = decision.map_or(0, |decision| u64::try_from(decision.wait().as_nanos()).unwrap_or(u64::MAX));
         let rejected_before = before.map(|before| before.is_none_or(|before| !before.is_allowed()));
@@ -118,7 +118,7 @@ impl Tally {
         }
     }
 
-    fn add_to_rule(&mut self, id: &str, record: &Record<'_>, change: Change) {
+    fn add_to_rule(&mut self, id: &str, record: &Record, change: Change) {
         let index = self.rule(id);
         let rule = &mut self.rules[index];
         rule.counts.add(change);
