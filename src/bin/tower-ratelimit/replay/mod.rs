@@ -27,9 +27,10 @@ use std::{
 };
 
 use futures_util::{
-    future::join,
+    future::join_all,
     stream::{FuturesUnordered, StreamExt},
 };
+use smallvec::SmallVec;
 use tower_ratelimit::decision::Decision;
 
 use self::{
@@ -109,8 +110,9 @@ async fn replay(arguments: &Arguments, format: &LogFormat) -> Result<Report, Fai
     let mut has_tenant = false;
     let ids = policy.rules().iter().map(|rule| rule.id());
     let tally = Tally::new(ids, arguments.recommend.is_some());
-    let shape = Shape { top: arguments.top, is_compared: before.is_some(), recommend: arguments.recommend };
-    let mut replay = Replay { clock: clock.clone(), after, before, waiting: FuturesUnordered::new(), tally };
+    let shape = Shape { top: arguments.top, is_compared: arguments.against.is_some(), recommend: arguments.recommend };
+    let deciders = [after].into_iter().chain(before).collect();
+    let mut replay = Replay { clock: clock.clone(), deciders, waiting: FuturesUnordered::new(), tally };
     let mut log = LogLines::default();
     for file in &arguments.files {
         let unreadable = |error: io::Error| Failure::usage(format!("{}: {error}", file.display()));
@@ -167,14 +169,16 @@ fn show_progress(lines: u64, percent: Option<u64>) {
     }
 }
 
-/// A request, its decision, and that under the other policy if there is one.
-type Decided = (Record, Option<Decision>, Option<Option<Decision>>);
+/// By the policy, and by the other one if there is one; `None` as [`Decider::decide`] has it.
+type Decisions = SmallVec<[Option<Decision>; 2]>;
+
+type Decided = (Record, Decisions);
 
 /// A log that is being decided.
 struct Replay {
     clock: LogClock,
-    after: Decider,
-    before: Option<Decider>,
+    /// One for each policy.
+    deciders: Vec<Decider>,
     /// Requests that wait for their time.
     waiting: FuturesUnordered<Pin<Box<dyn Future<Output = Decided>>>>,
     tally: Tally,
@@ -183,27 +187,22 @@ struct Replay {
 impl Replay {
     async fn decide(&mut self, record: Record) {
         self.move_clock(record.time).await;
-        let after = self.after.at_once(&record);
-        let before = self.before.as_ref().map(|before| before.at_once(&record));
-        if let (Some(after), None | Some(Some(_))) = (&after, &before) {
-            return self.tally.add(&record, Some(after), before.as_ref().map(Option::as_ref));
+        let decisions: Decisions = self.deciders.iter().map(|decider| decider.at_once(&record)).collect();
+        if decisions.iter().all(Option::is_some) {
+            return self.tally.add(&record, &decisions);
         }
-        // A decision that was made at once is kept: it has charged.
-        let deciders = (self.after.clone(), self.before.clone());
+        let deciders = self.deciders.clone();
         let mut decided: Pin<Box<dyn Future<Output = Decided>>> = Box::pin(async move {
-            let by = async |decider: &Decider, made: Option<Decision>| match made {
+            // A decision that was made at once is kept: it has charged.
+            let decide = async |(made, decider): (Option<Decision>, &Decider)| match made {
                 Some(made) => Some(made),
                 None => decider.decide(&record).await,
             };
-            let of_before = async {
-                let decider = deciders.1.as_ref()?;
-                Some(by(decider, before.flatten()).await)
-            };
-            let (after, before) = join(by(&deciders.0, after), of_before).await;
-            (record, after, before)
+            let decisions = join_all(decisions.into_iter().zip(&deciders).map(decide)).await;
+            (record, decisions.into())
         });
         match poll_fn(|context| Poll::Ready(decided.as_mut().poll(context))).await {
-            Poll::Ready(decided) => self.add(&decided),
+            Poll::Ready((record, decisions)) => self.tally.add(&record, &decisions),
             Poll::Pending => self.waiting.push(decided),
         }
     }
@@ -218,20 +217,16 @@ impl Replay {
                 return self.clock.skip(left);
             }
             let nap = Duration::from_millis(left / MILLI);
-            if let Ok(Some(decided)) = tokio::time::timeout(nap, self.waiting.next()).await {
-                self.add(&decided);
+            if let Ok(Some((record, decisions))) = tokio::time::timeout(nap, self.waiting.next()).await {
+                self.tally.add(&record, &decisions);
             }
         }
     }
 
     /// All that still wait leave.
     async fn finish(&mut self) {
-        while let Some(decided) = self.waiting.next().await {
-            self.add(&decided);
+        while let Some((record, decisions)) = self.waiting.next().await {
+            self.tally.add(&record, &decisions);
         }
-    }
-
-    fn add(&mut self, (record, after, before): &Decided) {
-        self.tally.add(record, after.as_ref(), before.as_ref().map(Option::as_ref));
     }
 }

@@ -90,11 +90,12 @@ impl Tally {
         })
     }
 
-    /// Counts a request, by its decision under the policy and under the one before.
-    pub(super) fn add(&mut self, record: &Record, decision: Option<&Decision>, before: Option<Option<&Decision>>) {
-        let rejects = decision.is_none_or(|decision| !decision.is_allowed());
+    /// Counts a request, by its decision under the policy, and under the other one if there is one.
+    pub(super) fn add(&mut self, record: &Record, decisions: &[Option<Decision>]) {
+        let mut rejected = decisions.iter().map(|decision| !decision.as_ref().is_some_and(Decision::is_allowed));
+        let (rejects, rejected_before) = (rejected.next().unwrap_or(true), rejected.next());
+        let decision = decisions.first().and_then(Option::as_ref);
         let wait = decision.map_or(0, |decision| u64::try_from(decision.wait().as_nanos()).unwrap_or(u64::MAX));
-        let rejected_before = before.map(|before| before.is_none_or(|before| !before.is_allowed()));
         let change = Change { time: record.time, rejects, wait, rejected_before };
         self.total.add(change);
         let (first, last) = self.span.unwrap_or((record.time, record.time));
