@@ -11,11 +11,10 @@ use sha2::{Digest, Sha256};
 
 use super::{
     escape::escaped,
-    report::{
-        BackendReport, OverloadReport, OverrideReport, Report, RuleReport, SignalReport, SourceReport, TopReport,
-    },
+    report::{BackendReport, OverrideReport, Report, RuleReport, SourceReport, TopReport},
     text::lines,
 };
+use crate::overload::{Readings, SignalReading};
 
 const TEMPLATE: &str = include_str!("page.html");
 
@@ -115,8 +114,8 @@ fn backend(backend: &BackendReport) -> String {
     table(&[], facts.map(|(name, value)| [Cell::text(name), Cell::text(value)]))
 }
 
-fn overload(overload: &OverloadReport) -> String {
-    let row = |signal: &SignalReport| {
+fn overload(overload: &Readings) -> String {
+    let row = |signal: &SignalReading| {
         let value = signal.value.map_or_else(|| "fails".to_owned(), |value| format!("{value:.3}"));
         [Cell::text(&signal.name), Cell(value), Cell(signal.threshold.to_string())]
     };

@@ -11,6 +11,7 @@ use crate::{
     descriptor::TenantId,
     limiter::{Explanation, RateLimiter, words},
     observe::{RequestResult, TopTenant},
+    overload::Readings,
     policy::{CompiledPolicy, Rule},
     quota::Quota,
     time::Timestamp,
@@ -25,7 +26,7 @@ pub(super) struct Report {
     pub(super) rules: Vec<RuleReport>,
     pub(super) top_tenants: Option<Vec<TopReport>>,
     pub(super) backend: BackendReport,
-    pub(super) overload: Option<OverloadReport>,
+    pub(super) overload: Option<Readings>,
     pub(super) overrides: Vec<OverrideReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) explanation: Option<Value>,
@@ -96,19 +97,6 @@ pub(super) struct BackendReport {
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct OverloadReport {
-    pub(super) shed_fraction: f64,
-    pub(super) signals: Vec<SignalReport>,
-}
-
-#[derive(Debug, Serialize)]
-pub(super) struct SignalReport {
-    pub(super) name: String,
-    pub(super) value: Option<f64>,
-    pub(super) threshold: f64,
-}
-
-#[derive(Debug, Serialize)]
 pub(super) struct OverrideReport {
     pub(super) tenant: String,
     /// Each with its rule, or for all rules that count by tenant.
@@ -126,14 +114,9 @@ impl Report {
         let (now, stats) = (limiter.now(), limiter.stats());
         let (policy, replacements) = limiter.in_force();
         let (name, state) = limiter.backend_state();
-        let overload = limiter.overload_readings(&policy).map(|readings| OverloadReport {
-            shed_fraction: readings.fraction,
-            signals: readings
-                .signals
-                .into_iter()
-                .map(|(name, threshold, value)| SignalReport { name: plain(&name), value, threshold })
-                .collect(),
-        });
+        let mut overload = limiter.overload_readings(&policy);
+        let signals = overload.iter_mut().flat_map(|readings| &mut readings.signals);
+        signals.for_each(|signal| signal.name = plain(&signal.name));
         Self {
             policy: PolicyReport {
                 version: replacements.set,

@@ -71,12 +71,20 @@ impl State {
 
 /// What operators see of it.
 #[cfg(feature = "admin")]
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize)]
 pub(crate) struct Readings {
     /// The part of the requests that is shed.
-    pub(crate) fraction: f64,
-    /// The name, threshold and value of each signal; no value of one that fails.
-    pub(crate) signals: Vec<(String, f64, Option<f64>)>,
+    pub(crate) shed_fraction: f64,
+    pub(crate) signals: Vec<SignalReading>,
+}
+
+#[cfg(feature = "admin")]
+#[derive(Debug, serde::Serialize)]
+pub(crate) struct SignalReading {
+    pub(crate) name: String,
+    /// `None` of one that fails.
+    pub(crate) value: Option<f64>,
+    pub(crate) threshold: f64,
 }
 
 impl Shedder {
@@ -103,12 +111,12 @@ impl Shedder {
     /// What the signals say now.
     #[cfg(feature = "admin")]
     pub(crate) fn readings(&self, overload: &Overload) -> Readings {
-        let fraction = crate::sync::lock(&self.state).controller.fraction();
+        let shed_fraction = crate::sync::lock(&self.state).controller.fraction();
         let read = |watched: &Watched| {
             let Watched { signal, threshold } = watched;
-            (signal.name().to_owned(), *threshold, self.load_of(watched))
+            SignalReading { name: signal.name().to_owned(), value: self.load_of(watched), threshold: *threshold }
         };
-        Readings { fraction, signals: overload.signals.iter().map(read).collect() }
+        Readings { shed_fraction, signals: overload.signals.iter().map(read).collect() }
     }
 
     /// Reads the signals, if it is time and no other thread does.
