@@ -8,21 +8,15 @@ const MOST: usize = 200;
 
 /// Shortened, and with all characters visible.
 pub(super) fn plain(text: &str) -> String {
-    let mut shown = visible(text, MOST);
-    if text.chars().nth(MOST).is_some() {
-        shown.push('…');
-    }
-    shown
-}
-
-/// The first characters of a text.
-fn visible(text: &str, most: usize) -> String {
     let mut shown = String::new();
-    for char in text.chars().take(most) {
+    for char in text.chars().take(MOST) {
         match char {
             '"' | '\'' | '\\' => shown.push(char),
             other => shown.extend(other.escape_debug()),
         }
+    }
+    if text.chars().nth(MOST).is_some() {
+        shown.push('…');
     }
     shown
 }
