@@ -4,10 +4,10 @@
 //! A value is read if it has the right form. Whether it makes sense is for
 //! `validate` to say.
 
-use std::{borrow::Cow, collections::BTreeMap, fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use http::{Method, StatusCode};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::{JsonSchema, Schema};
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
     de::{DeserializeSeed, Error, SeqAccess, Visitor},
@@ -322,8 +322,9 @@ impl<'de> DeserializeSeed<'de> for &mut StatusList {
 }
 
 /// A part of a whole, from 0 to 1: `20%`.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) struct Part(pub(super) f64);
+#[derive(Clone, Copy, PartialEq, JsonSchema)]
+#[schemars(rename = "part")]
+pub(super) struct Part(#[schemars(with = "String", regex(pattern = "^ *[0-9.]+ *% *$"))] pub(super) f64);
 
 impl Serialize for Part {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -352,16 +353,6 @@ impl Visitor<'_> for PartVisitor {
         let number = text.trim().strip_suffix('%').and_then(|number| number.trim_end().parse::<f64>().ok());
         let part = number.filter(|number| number.is_finite()).map(|number| Part(number / 100.0));
         part.ok_or_else(|| E::custom("must be a part in percent, such as `20%`"))
-    }
-}
-
-impl JsonSchema for Part {
-    fn schema_name() -> Cow<'static, str> {
-        "part".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "pattern": "^ *[0-9.]+ *% *$" })
     }
 }
 
