@@ -58,7 +58,7 @@ struct Named<'a> {
 
 /// What a request knows of its cost in a unit.
 #[derive(Clone, Copy, Debug)]
-enum StatedCost {
+pub(crate) enum StatedCost {
     Exactly(u64),
     AtMost(u64),
 }
@@ -220,7 +220,7 @@ impl<'a> Descriptor<'a> {
     /// # let _ = prompt;
     /// ```
     pub fn cost_in(mut self, unit: &'a str, cost: u64) -> Self {
-        self.insert_cost(unit, cost);
+        self.insert_cost(unit, StatedCost::Exactly(cost));
         self
     }
 
@@ -228,19 +228,11 @@ impl<'a> Descriptor<'a> {
     /// of the unit reserve what such requests usually turn out to cost. See
     /// [`cost::estimated`](crate::cost::estimated).
     pub fn cost_at_most(mut self, unit: &'a str, most: u64) -> Self {
-        self.insert_most(unit, most);
+        self.insert_cost(unit, StatedCost::AtMost(most));
         self
     }
 
-    pub(crate) fn insert_cost(&mut self, unit: &'a str, cost: u64) {
-        self.insert_stated(unit, StatedCost::Exactly(cost));
-    }
-
-    pub(crate) fn insert_most(&mut self, unit: &'a str, most: u64) {
-        self.insert_stated(unit, StatedCost::AtMost(most));
-    }
-
-    fn insert_stated(&mut self, unit: &'a str, cost: StatedCost) {
+    pub(crate) fn insert_cost(&mut self, unit: &'a str, cost: StatedCost) {
         if unit == REQUESTS {
             let (StatedCost::Exactly(units) | StatedCost::AtMost(units)) = cost;
             self.cost = units;

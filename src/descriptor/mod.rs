@@ -11,9 +11,12 @@ pub(crate) mod grpc;
 mod priority;
 mod tenant;
 
-pub(crate) use self::{descriptor::Key, tenant::TenantLimits};
 pub use self::{
     descriptor::{Deadline, Descriptor, MissingTenant},
     priority::Priority,
     tenant::{Tenant, TenantId, TenantRef},
+};
+pub(crate) use self::{
+    descriptor::{Key, StatedCost},
+    tenant::TenantLimits,
 };

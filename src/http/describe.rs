@@ -18,7 +18,7 @@ use super::{
     tenant::{UpstreamHost, peer_ip},
 };
 use crate::{
-    descriptor::{Descriptor, MissingTenant, Priority},
+    descriptor::{Descriptor, MissingTenant, Priority, StatedCost},
     limiter::RateLimiter,
 };
 
@@ -155,10 +155,8 @@ impl Http {
             descriptor.cost = extractor.cost(head);
         }
         for (unit, extractor) in &self.costs {
-            match extractor.known(head) {
-                Some(cost) => descriptor.insert_cost(unit, cost),
-                None => descriptor.insert_most(unit, extractor.cost(head)),
-            }
+            let at_most = || StatedCost::AtMost(extractor.cost(head));
+            descriptor.insert_cost(unit, extractor.known(head).map_or_else(at_most, StatedCost::Exactly));
         }
         descriptor.priority = self.priority.as_ref().and_then(|extractor| extractor.priority(head));
     }
