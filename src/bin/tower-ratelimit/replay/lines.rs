@@ -4,11 +4,9 @@
 //! [`LONGEST`] bytes.
 
 use std::{
-    cell::Cell,
     fs::File,
-    io::{self, BufRead, BufReader, Read},
+    io::{self, BufRead, BufReader, Read, Seek},
     path::Path,
-    rc::Rc,
 };
 
 use flate2::bufread::MultiGzDecoder;
@@ -19,49 +17,32 @@ pub(super) const LONGEST: usize = 64 * 1_024;
 pub(super) struct Lines {
     reader: Box<dyn BufRead>,
     line: Vec<u8>,
-    read: Rc<Cell<u64>>,
-    /// The length of the file; `None` where it is not known.
-    length: Option<u64>,
-}
-
-/// Counts what is read of a file.
-struct Counted<R> {
-    reader: R,
-    read: Rc<Cell<u64>>,
-}
-
-impl<R: Read> Read for Counted<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.reader.read(buffer)?;
-        self.read.set(self.read.get() + read as u64);
-        Ok(read)
-    }
+    /// Shares its position with the reader; `None` for standard input.
+    file: Option<File>,
 }
 
 impl Lines {
     /// Opens a file; `-` is standard input.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let (source, length): (Box<dyn Read>, _) = match path == Path::new("-") {
-            true => (Box::new(io::stdin()), None),
-            false => {
-                let file = File::open(path)?;
-                let length = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|metadata| metadata.len());
-                (Box::new(file), length)
-            }
+        let file = if path == Path::new("-") { None } else { Some(File::open(path)?) };
+        let source: Box<dyn Read> = match &file {
+            Some(file) => Box::new(file.try_clone()?),
+            None => Box::new(io::stdin()),
         };
-        let read = Rc::new(Cell::new(0));
-        let mut plain = BufReader::with_capacity(1 << 18, Counted { reader: source, read: Rc::clone(&read) });
+        let mut plain = BufReader::with_capacity(1 << 18, source);
         let is_compressed = plain.fill_buf()?.starts_with(&[0x1f, 0x8b]);
         let reader: Box<dyn BufRead> = match is_compressed {
             true => Box::new(BufReader::with_capacity(1 << 18, MultiGzDecoder::new(plain))),
             false => Box::new(plain),
         };
-        Ok(Self { reader, line: Vec::new(), read, length })
+        Ok(Self { reader, line: Vec::new(), file })
     }
 
-    /// How much of the file is read, in percent.
+    /// How much of the file is read, in percent; `None` where its length is not known.
     pub(super) fn percent(&self) -> Option<u64> {
-        self.length.map(|length| (self.read.get().saturating_mul(100) / length.max(1)).min(100))
+        let mut file = self.file.as_ref()?;
+        let (length, position) = (file.metadata().ok()?.len(), file.stream_position().ok()?);
+        (position.saturating_mul(100)).checked_div(length).map(|percent| percent.min(100))
     }
 
     /// The next line without its end, and whether it is whole.
