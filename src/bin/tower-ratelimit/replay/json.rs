@@ -13,11 +13,11 @@ use serde_json::value::RawValue;
 struct Text<'l>(#[serde(borrow)] Cow<'l, str>);
 
 /// Puts the members of a line with these names into `slots`.
-pub(super) fn read<'l>(line: &'l str, names: &[&str], slots: &mut [Option<Cow<'l, str>>]) -> Result<(), String> {
+pub(super) fn read<'l>(line: &'l str, names: &[String], slots: &mut [Option<Cow<'l, str>>]) -> Result<(), String> {
     let members = serde_json::from_str::<HashMap<Text<'_>, &RawValue, RandomState>>(line);
     let members = members.map_err(|error| format!("no JSON object: {error}"))?;
     for (name, slot) in names.iter().zip(slots) {
-        *slot = members.get(&Text((*name).into())).and_then(|value| text(value.get()));
+        *slot = members.get(&Text(name.into())).and_then(|value| text(value.get()));
     }
     Ok(())
 }

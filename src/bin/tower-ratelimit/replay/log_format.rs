@@ -2,7 +2,7 @@
 //!
 //! It decides nothing. Invariant: a line either is a whole record, or has a reason why not.
 
-use std::{borrow::Cow, sync::Arc};
+use std::sync::Arc;
 
 use clap::ValueEnum;
 use tower_ratelimit::Descriptor;
@@ -111,8 +111,7 @@ impl LogFormat {
         };
         format.status = first(&["status"]).ok().map(|status| format.slot(status));
         format.who(tenant, arguments);
-        let names: Vec<&str> = format.names.iter().map(String::as_str).collect();
-        format.pattern = Some(Pattern::new(text, &names)?);
+        format.pattern = Some(Pattern::new(text, &format.names)?);
         Ok(format)
     }
 
@@ -159,15 +158,10 @@ impl LogFormat {
 
     /// The request in a line, or why there is none.
     pub(super) fn read(&self, line: &str) -> Result<Record, String> {
-        const MOST: usize = 32;
-        let mut slots: [Option<Cow<'_, str>>; MOST] = [const { None }; MOST];
-        let slots = slots.get_mut(..self.names.len()).ok_or("more than 32 fields are asked for")?;
+        let mut slots = vec![None; self.names.len()];
         match &self.pattern {
-            Some(pattern) => pattern.read(line, slots)?,
-            None => {
-                let names: [&str; MOST] = std::array::from_fn(|index| self.names.get(index).map_or("", String::as_str));
-                json::read(line, &names[..self.names.len()], slots)?;
-            }
+            Some(pattern) => pattern.read(line, &mut slots)?,
+            None => json::read(line, &self.names, &mut slots)?,
         }
         let missing = |slot: usize| format!("`{}` is missing", self.names[slot]);
         let time = slots[self.time].as_deref().ok_or_else(|| missing(self.time))?;

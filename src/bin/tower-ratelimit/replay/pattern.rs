@@ -24,7 +24,7 @@ pub(super) struct Pattern {
 
 impl Pattern {
     /// Reads `$remote_addr - [$time_local] "$request"`. `names` are the fields that are asked for.
-    pub(super) fn new(text: &str, names: &[&str]) -> Result<Self, String> {
+    pub(super) fn new(text: &str, names: &[String]) -> Result<Self, String> {
         let mut pieces: Vec<Piece> = Vec::new();
         let mut parts = text.split('$');
         let mut before = parts.next().unwrap_or_default().to_owned();
@@ -41,7 +41,7 @@ impl Pattern {
             if before.is_empty() && !pieces.is_empty() {
                 return Err(format!("nothing separates `${name}` from the field before it"));
             }
-            pieces.push(Piece { before, slot: names.iter().position(|wanted| *wanted == name) });
+            pieces.push(Piece { before, slot: names.iter().position(|wanted| wanted == name) });
             before = after.to_owned();
         }
         let missing = names.iter().enumerate().find(|(slot, _)| !pieces.iter().any(|piece| piece.slot == Some(*slot)));

@@ -76,18 +76,9 @@ struct Change {
 impl Tally {
     /// `rules` are listed in this order, also where none applies.
     pub(super) fn new<'r>(rules: impl Iterator<Item = &'r str>, recommends: bool) -> Self {
-        let mut tally = Self { recommends, ..Self::default() };
-        rules.for_each(|rule| _ = tally.rule(rule));
-        tally
-    }
-
-    /// The index of a rule.
-    fn rule(&mut self, id: &str) -> usize {
-        self.by_id.get(id).copied().unwrap_or_else(|| {
-            self.by_id.insert(id.into(), self.rules.len());
-            self.rules.push(RuleTally { id: id.into(), ..RuleTally::default() });
-            self.rules.len() - 1
-        })
+        let rules: Vec<_> = rules.map(|id| RuleTally { id: id.into(), ..RuleTally::default() }).collect();
+        let by_id = rules.iter().enumerate().map(|(index, rule)| (rule.id.clone(), index)).collect();
+        Self { rules, by_id, recommends, ..Self::default() }
     }
 
     /// Counts a request, by its decision under the policy, and under the other one if there is one.
@@ -120,8 +111,7 @@ impl Tally {
     }
 
     fn add_to_rule(&mut self, id: &str, record: &Record, change: Change) {
-        let index = self.rule(id);
-        let rule = &mut self.rules[index];
+        let Some(rule) = self.by_id.get(id).map(|index| &mut self.rules[*index]) else { return };
         rule.counts.add(change);
         let name = record.tenant.as_deref().unwrap_or("anonymous");
         if !rule.tenants.contains_key(name) {
