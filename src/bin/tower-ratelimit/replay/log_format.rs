@@ -84,76 +84,52 @@ pub(super) struct Record {
 
 impl LogFormat {
     pub(super) fn new(arguments: &LogArguments) -> Result<Self, String> {
-        match (&arguments.log_format, arguments.format) {
-            (Some(pattern), _) => Self::pattern(pattern, "remote_addr", arguments),
-            (None, Preset::Common) => Self::pattern(COMMON, "remote_addr", arguments),
-            (None, Preset::Combined) => Self::pattern(COMBINED, "remote_addr", arguments),
-            (None, Preset::Envoy) => Self::pattern(ENVOY, "http_x_forwarded_for", arguments),
-            (None, Preset::Json) => Ok(Self::json(arguments)),
-        }
-    }
-
-    /// Lines as in nginx's `log_format`.
-    fn pattern(text: &str, tenant: &str, arguments: &LogArguments) -> Result<Self, String> {
-        let has = |name: &&str| text.contains(&format!("${name}")) || text.contains(&format!("${{{name}}}"));
-        let first = |names: &[&'static str]| {
-            let missing = || format!("the log's lines need a field `${}`", names.join("` or `$"));
-            names.iter().copied().find(has).ok_or_else(missing)
+        let (text, tenant) = match (&arguments.log_format, arguments.format) {
+            (Some(pattern), _) => (Some(&**pattern), "remote_addr"),
+            (None, Preset::Common) => (Some(COMMON), "remote_addr"),
+            (None, Preset::Combined) => (Some(COMBINED), "remote_addr"),
+            (None, Preset::Envoy) => (Some(ENVOY), "http_x_forwarded_for"),
+            (None, Preset::Json) => (None, "remote_addr"),
         };
-        let mut format = Self::empty();
-        format.time = format.slot(first(&["time_iso8601", "msec", "time_local"])?);
-        format.request = match first(&["request_method"]) {
-            Ok(method) => {
-                let path = first(&["request_uri", "uri"])?;
-                Err((format.slot(method), format.slot(path)))
-            }
-            Err(_) => Ok(format.slot(first(&["request"])?)),
+        let member = |name: &str| arguments.members.iter().find(|(own, _)| own == name).map(|(_, member)| &**member);
+        let has = |text: &str, name: &str| text.contains(&format!("${name}")) || text.contains(&format!("${{{name}}}"));
+        // The member that `--field` names, or the first of these fields that the pattern has.
+        let find = |name: &'static str, fields: &[&'static str]| match text {
+            Some(text) => fields
+                .iter()
+                .copied()
+                .find(|field| has(text, field))
+                .ok_or_else(|| format!("the log's lines need a field `${}`", fields.join("` or `$"))),
+            None => Ok(member(name).unwrap_or(name)),
         };
-        format.status = first(&["status"]).ok().map(|status| format.slot(status));
-        format.who(tenant, arguments);
-        format.pattern = Some(Pattern::new(text, &format.names)?);
-        Ok(format)
-    }
-
-    fn json(arguments: &LogArguments) -> Self {
-        let named =
-            |wanted: &str| arguments.members.iter().find(|(name, _)| name == wanted).map(|(_, member)| &**member);
-        let mut format = Self::empty();
-        format.time = format.slot(named("time").unwrap_or("time"));
-        format.request = match named("request") {
-            Some(request) => Ok(format.slot(request)),
-            None => {
-                Err((format.slot(named("method").unwrap_or("method")), format.slot(named("path").unwrap_or("path"))))
+        let has_line = text.map_or_else(|| member("request").is_some(), |text| !has(text, "request_method"));
+        let mut names: Vec<String> = Vec::new();
+        let mut slot = |name: &str| {
+            let name = name.trim_start_matches('$');
+            names.iter().position(|known| known == name).unwrap_or_else(|| {
+                names.push(name.to_owned());
+                names.len() - 1
+            })
+        };
+        let time = slot(find("time", &["time_iso8601", "msec", "time_local"])?);
+        let request = match has_line {
+            true => Ok(slot(find("request", &["request"])?)),
+            false => {
+                let method = slot(find("method", &["request_method"])?);
+                Err((method, slot(find("path", &["request_uri", "uri"])?)))
             }
         };
-        format.status = Some(format.slot(named("status").unwrap_or("status")));
-        format.who("remote_addr", arguments);
-        format
-    }
-
-    fn empty() -> Self {
-        let (names, keys) = (Vec::new(), Vec::new());
-        Self { pattern: None, names, time: 0, request: Ok(0), status: None, tenant: 0, plan: None, keys }
-    }
-
-    /// The slots of those by whom requests are counted.
-    fn who(&mut self, tenant: &str, arguments: &LogArguments) {
-        self.tenant = self.slot(arguments.tenant.as_deref().unwrap_or(tenant));
-        self.plan = arguments.plan.as_ref().map(|plan| self.slot(plan));
-        self.keys = arguments.keys.iter().map(|(name, field)| (name.as_str().into(), self.slot(field))).collect();
+        let status = find("status", &["status"]).ok().map(&mut slot);
+        let tenant = slot(arguments.tenant.as_deref().unwrap_or(tenant));
+        let plan = arguments.plan.as_deref().map(&mut slot);
+        let keys = arguments.keys.iter().map(|(name, field)| (name.as_str().into(), slot(field))).collect();
+        let pattern = text.map(|text| Pattern::new(text, &names)).transpose()?;
+        Ok(Self { pattern, names, time, request, status, tenant, plan, keys })
     }
 
     /// The field that has the tenant.
     pub(super) fn tenant_field(&self) -> &str {
         &self.names[self.tenant]
-    }
-
-    fn slot(&mut self, name: &str) -> usize {
-        let name = name.trim_start_matches('$');
-        self.names.iter().position(|known| known == name).unwrap_or_else(|| {
-            self.names.push(name.to_owned());
-            self.names.len() - 1
-        })
     }
 
     /// The request in a line, or why there is none.
