@@ -63,7 +63,7 @@ fn source(source: &SourceReport) -> String {
 fn requests(requests: &[(&str, u64)]) -> String {
     let header: Vec<_> = requests.iter().map(|(name, _)| name.replace('_', " ")).collect();
     let header: Vec<_> = header.iter().map(String::as_str).collect();
-    table(&header, std::iter::once(requests.iter().map(|(_, count)| count.into()).collect::<Vec<_>>()))
+    table(&header, std::iter::once(requests.iter().map(|(_, count)| count.to_string())))
 }
 
 fn rules(rules: &[RuleReport]) -> String {
@@ -81,8 +81,8 @@ fn rules(rules: &[RuleReport]) -> String {
     ];
     let row = |rule: &RuleReport| {
         let kind = if rule.kind.is_empty() { String::new() } else { format!(" ({})", rule.kind) };
-        let names = [Cell::text(&format!("{}{kind}", rule.rule)), Cell::text(&rule.tiers.join("; "))];
-        names.into_iter().chain(rule.requests.iter().map(|(_, count)| count.into())).collect::<Vec<_>>()
+        let names = [format!("{}{kind}", rule.rule), rule.tiers.join("; ")];
+        names.into_iter().chain(rule.requests.iter().map(|(_, count)| count.to_string())).collect::<Vec<_>>()
     };
     table(&header, rules.iter().map(row))
 }
@@ -92,11 +92,10 @@ fn top_tenants(top: Option<&[TopReport]>) -> String {
         return "<p>They are not counted: <code>builder().top_tenants(256)</code> asks for it.</p>".to_owned();
     };
     let row = |top: &TopReport| {
-        let tenant = top.tenant.as_deref().map_or_else(|| Cell("<i>anonymous</i>".to_owned()), Cell::text);
+        let tenant = top.tenant.clone().unwrap_or_else(|| "(anonymous)".to_owned());
         let counts = [top.units, top.units_error, top.rejections, top.rejections_error];
-        let least = Cell(format!("{:.0}%", top.least_remaining * 100.0));
-        let cells = [Cell::text(&top.rule), tenant].into_iter();
-        cells.chain(counts.iter().map(Cell::from)).chain([least]).collect::<Vec<_>>()
+        let least = format!("{:.0}%", top.least_remaining * 100.0);
+        [top.rule.clone(), tenant].into_iter().chain(counts.map(|count| count.to_string())).chain([least])
     };
     let header = ["rule", "tenant", "units", "± at most", "rejections", "± at most", "least remaining"];
     let first = "<p>Of each rule, the ten with most units, with most rejections, and with least remaining. \
@@ -111,13 +110,13 @@ fn backend(backend: &BackendReport) -> String {
         ("counters of the fallback limiter", backend.fallback_counters.to_string()),
     ];
     let facts = facts.iter().chain(&backend.state);
-    table(&[], facts.map(|(name, value)| [Cell::text(name), Cell::text(value)]))
+    table(&[], facts.map(|(name, value)| [(*name).to_owned(), value.clone()]))
 }
 
 fn overload(overload: &Readings) -> String {
     let row = |signal: &SignalReading| {
         let value = signal.value.map_or_else(|| "fails".to_owned(), |value| format!("{value:.3}"));
-        [Cell::text(&signal.name), Cell(value), Cell(signal.threshold.to_string())]
+        [signal.name.clone(), value, signal.threshold.to_string()]
     };
     let signals = table(&["signal", "value", "threshold"], overload.signals.iter().map(row));
     format!("<p>{:.1}% of requests are shed.</p>{signals}", overload.shed_fraction * 100.0)
@@ -127,32 +126,20 @@ fn overrides(overrides: &[OverrideReport]) -> String {
     if overrides.is_empty() {
         return "<p>None.</p>".to_owned();
     }
-    let seconds = |seconds: Option<u64>| Cell(seconds.map_or_else(|| "-".to_owned(), |seconds| format!("{seconds} s")));
+    let seconds = |seconds: Option<u64>| seconds.map_or_else(|| "-".to_owned(), |seconds| format!("{seconds} s"));
     let row = |own: &OverrideReport| {
-        let names = [Cell::text(&own.tenant), Cell::text(&own.tiers.join("; "))];
-        names.into_iter().chain([seconds(own.tiers_for_seconds), seconds(own.blocked_for_seconds)]).collect::<Vec<_>>()
+        [own.tenant.clone(), own.tiers.join("; "), seconds(own.tiers_for_seconds), seconds(own.blocked_for_seconds)]
     };
     table(&["tenant", "tiers", "for", "blocked for"], overrides.iter().map(row))
 }
 
-/// HTML.
-struct Cell(String);
-
-impl Cell {
-    fn text(text: &str) -> Self {
-        Self(escaped(text))
-    }
-}
-
-impl From<&u64> for Cell {
-    fn from(number: &u64) -> Self {
-        Self(number.to_string())
-    }
-}
-
-fn table<R: IntoIterator<Item = Cell>>(header: &[&str], rows: impl Iterator<Item = R>) -> String {
+/// Escapes every cell.
+fn table<R: IntoIterator<Item = String>>(header: &[&str], rows: impl Iterator<Item = R>) -> String {
     let header: String = header.iter().map(|name| format!("<th>{name}")).collect();
-    let row = |row: R| format!("<tr>{}\n", row.into_iter().map(|Cell(html)| format!("<td>{html}")).collect::<String>());
+    let row = |row: R| {
+        let cells: String = row.into_iter().map(|text| format!("<td>{}", escaped(&text))).collect();
+        format!("<tr>{cells}\n")
+    };
     format!("<table><tr>{header}\n{}</table>", rows.map(row).collect::<String>())
 }
 
