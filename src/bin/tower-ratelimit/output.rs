@@ -50,14 +50,7 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
 pub(crate) fn print_json(value: &impl Serialize) -> Result<ExitCode, Failure> {
     let text = serde_json::to_string_pretty(value).map_err(|error| Failure::invalid(error.to_string()))?;
     // JSON escapes most control characters. The others may stand only in strings.
-    let escaped: String = text
-        .split_inclusive(is_control)
-        .map(|part| match part.char_indices().next_back() {
-            Some((index, control)) if is_control(control) => format!("{}\\u{:04x}", &part[..index], u32::from(control)),
-            _ => part.to_owned(),
-        })
-        .collect();
-    print(&escaped)
+    print(&escaped(&text, |control| format!("\\u{:04x}", u32::from(control))))
 }
 
 /// Whether a character controls a terminal, or the direction of text.
@@ -69,12 +62,16 @@ fn is_control(char: char) -> bool {
 
 /// The text with such characters escaped.
 pub(crate) fn printable(text: &str) -> String {
-    let mut printable = String::with_capacity(text.len());
+    escaped(text, |control| control.escape_default().to_string())
+}
+
+fn escaped(text: &str, escape: impl Fn(char) -> String) -> String {
+    let mut escaped = String::with_capacity(text.len());
     for char in text.chars() {
         match is_control(char) {
-            true => printable.extend(char.escape_default()),
-            false => printable.push(char),
+            true => escaped += &escape(char),
+            false => escaped.push(char),
         }
     }
-    printable
+    escaped
 }
