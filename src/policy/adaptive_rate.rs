@@ -66,7 +66,7 @@ pub struct AdaptiveRate {
     pub(crate) ceiling: Quota,
     /// `None`: the floor.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
-    #[cfg_attr(feature = "serde", serde(deserialize_with = "forms::some_rate"), schemars(with = "forms::Rate"))]
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "forms::rate"), schemars(with = "forms::Rate"))]
     pub(crate) start: Option<Quota>,
     /// `None`: [`Self::INCREASE`].
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]

@@ -77,13 +77,10 @@ pub(super) struct Rate {
     window: Option<Duration>,
 }
 
-pub(super) fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Quota, D::Error> {
+/// For a key that may be missing, too.
+pub(super) fn rate<'de, T: From<Quota>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
     let Rate { limit, window } = Rate::deserialize(deserializer)?;
-    Ok(Quota::new(limit, window.unwrap_or_default()))
-}
-
-pub(super) fn some_rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Quota>, D::Error> {
-    rate(deserializer).map(Some)
+    Ok(Quota::new(limit, window.unwrap_or_default()).into())
 }
 
 /// Durations with a unit: `250ms`, `1h 30m`. What `format` writes, `parse` reads as the same
