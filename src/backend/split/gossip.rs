@@ -79,7 +79,8 @@ const DEAF_AFTER: u32 = 20;
 /// The limit, as far as views agree; `Split`'s documentation says by which algorithm.
 /// While views differ: at most the limit times the largest factor by which two views
 /// differ on one instance's demand, plus the shares of instances that not all others
-/// see. A demand is the sum of a rule's keys, so tenants share an instance's share.
+/// see. A demand is the sum of a rule's keys: all of them have the instance's share, so a
+/// tenant that reaches few instances gets only theirs of its limit.
 ///
 /// | failure | effect |
 /// |---|---|
