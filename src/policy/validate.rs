@@ -206,12 +206,7 @@ fn check_headers(rule: &Rule) -> Result<(), ConfigError> {
         for (index, value) in values.iter().enumerate() {
             let key = format!("match.headers.{name}[{index}]");
             let is_sent = HeaderValue::from_str(value).is_ok() && value.trim_ascii() == value && !value.is_empty();
-            ensure(
-                is_sent,
-                &key,
-                value,
-                "is not the value of a header: it has no control characters, and no spaces around it",
-            )?;
+            ensure(is_sent, &key, value, "is not the value of a header, with no spaces around it")?;
         }
     }
     Ok(())
