@@ -140,7 +140,7 @@ where
 ///
 /// Usual is what 95 of 100 cost at most, of the latest 64 requests that a handler has
 /// settled: of those with the same key under the first rule of the unit that applies. Keys
-/// share 64 classes by their hash, which take 35 KB for such a rule. Before 20 requests of
+/// share 64 classes by their hash, which take up to 36 KB for such a rule. Before 20 requests of
 /// a class are settled, it is `most`.
 ///
 /// ```

@@ -5,16 +5,18 @@
 //! keys requests have: keys share classes, and a class has the latest costs only.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     sync::{
         Mutex, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
     },
 };
 
+use smallvec::SmallVec;
+
 use crate::{fingerprint::Fingerprint, sync::lock};
 
-/// The classes of a rule, which take 35 KB.
+/// The classes of a rule, which take up to 36 KB.
 const CLASSES: usize = 64;
 
 /// The costs that a class remembers.
@@ -32,29 +34,23 @@ pub(crate) struct Estimates(RwLock<BTreeMap<&'static str, Vec<Class>>>);
 struct Class {
     /// What 95 of 100 have cost at most; the largest number where too few are known.
     usual: AtomicU64,
-    latest: Mutex<Latest>,
-}
-
-#[derive(Debug)]
-struct Latest {
-    costs: [u64; LATEST],
-    count: usize,
+    latest: Mutex<VecDeque<u64>>,
 }
 
 impl Default for Class {
     fn default() -> Self {
-        Self { usual: AtomicU64::new(u64::MAX), latest: Mutex::new(Latest { costs: [0; LATEST], count: 0 }) }
+        Self { usual: AtomicU64::new(u64::MAX), latest: Mutex::default() }
     }
 }
 
 impl Class {
     fn learn(&self, cost: u64) {
         let mut latest = lock(&self.latest);
-        let next = latest.count % LATEST;
-        latest.costs[next] = cost;
-        latest.count += 1;
-        let mut costs = latest.costs;
-        let known = &mut costs[..latest.count.min(LATEST)];
+        if latest.len() == LATEST {
+            latest.pop_front();
+        }
+        latest.push_back(cost);
+        let mut known: SmallVec<[u64; LATEST]> = latest.iter().copied().collect();
         known.sort_unstable();
         if known.len() >= LEAST {
             self.usual.store(known[(known.len() * 95).div_ceil(100) - 1], Ordering::Relaxed);
