@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use super::{
     pattern::{self, Segment},
-    rule::Match,
+    rule_match::Match,
     spelling::{Spelling, decode, segments_left, split_segment},
 };
 

@@ -26,6 +26,7 @@ mod policy;
 mod resolve;
 mod rule;
 mod rule_keys;
+mod rule_match;
 mod spelling;
 mod tiers;
 mod validate;

@@ -5,11 +5,7 @@
 
 #[cfg(feature = "serde")]
 use super::forms;
-use super::{
-    choices::Dimension,
-    exceptions::Limits,
-    rule::{Match, Rule},
-};
+use super::{choices::Dimension, exceptions::Limits, rule::Rule, rule_match::Match};
 use crate::{overload::Overload, quota::Quota};
 
 /// The whole set of rules.

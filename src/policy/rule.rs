@@ -17,6 +17,7 @@ use super::{
     adaptive_rate::AdaptiveRate,
     choices::{Consistency, Dimension, FailureMode, Messages, PerByte, Unsettled},
     exceptions::{Limits, Override},
+    rule_match::Match,
     statuses::Statuses,
 };
 use crate::{
@@ -151,39 +152,6 @@ pub struct Rule {
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
     #[cfg_attr(feature = "serde", schemars(range(min = 0, max = 1)))]
     pub(crate) local_share: Option<f64>,
-}
-
-/// The requests that a rule is for: all, where nothing is named.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(Serialize, Deserialize, JsonSchema))]
-#[cfg_attr(feature = "serde", serde(deny_unknown_fields), schemars(rename = "match"))]
-pub(crate) struct Match {
-    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default", with = "forms::methods"))]
-    #[cfg_attr(feature = "serde", schemars(with = "Vec<String>", inner(regex(pattern = "^[^a-z]+$"))))]
-    pub(crate) methods: Vec<Method>,
-    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
-    #[cfg_attr(feature = "serde", schemars(inner(regex(pattern = "^/"))))]
-    pub(crate) paths: Vec<String>,
-    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
-    pub(crate) routes: Vec<String>,
-    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default", rename = "priority"))]
-    pub(crate) priorities: Vec<Priority>,
-    /// Of each, one of its values.
-    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
-    #[cfg_attr(feature = "serde", schemars(inner(length(min = 1))))]
-    pub(crate) headers: BTreeMap<String, Vec<String>>,
-}
-
-impl Match {
-    /// Whether every path matches.
-    pub(crate) fn is_everywhere(&self) -> bool {
-        self.paths.is_empty() && self.routes.is_empty()
-    }
-
-    /// Whether a request matches by its path or route alone.
-    pub(crate) fn is_by_path(&self) -> bool {
-        self.methods.is_empty() && self.priorities.is_empty() && self.headers.is_empty()
-    }
 }
 
 impl Rule {

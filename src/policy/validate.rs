@@ -17,8 +17,9 @@ use super::{
     networks,
     pattern::{self, ParameterPosition},
     policy::Policy,
-    rule::{Match, Rule},
+    rule::Rule,
     rule_keys::STANDARD_METHODS,
+    rule_match::Match,
     statuses::Statuses,
 };
 use crate::{

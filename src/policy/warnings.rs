@@ -10,12 +10,13 @@ use super::{
     matcher::{Matcher, PatternMatches},
     pattern::{self, MAX_SEGMENTS, Segment},
     policy::Policy,
-    rule::{Match, Rule},
+    rule::Rule,
+    rule_match::Match,
     spelling::decode,
     statuses::Item,
     validate::tier_sets,
 };
-use crate::{descriptor::Priority, error::ConfigError, quota::Quota};
+use crate::{error::ConfigError, quota::Quota};
 
 impl Policy {
     /// Rules and tiers that are hardly meant as they are written, though the policy is
@@ -205,8 +206,7 @@ impl<'r> Covering<'r> {
         }
         let covers = |other: &&Rule| {
             let (own, matched) = (&other.matches, &rule.matches);
-            let covers = [covers_methods, covers_headers, covers_priorities];
-            other.id != rule.id && covers.iter().all(|covers| covers(own, matched))
+            other.id != rule.id && own.covers_beside_paths(matched)
         };
         let by_all_patterns = covered.into_iter().filter(|(_, covered)| *covered == patterns);
         by_all_patterns.map(|(index, _)| self.rules[index as usize]).find(covers)
@@ -228,23 +228,4 @@ fn stand_in(pattern: &str, ignore_case: bool) -> String {
         }
     }
     path
-}
-
-fn covers_methods(own: &Match, other: &Match) -> bool {
-    let takes = |method: &http::Method| {
-        own.methods.contains(method) || *method == http::Method::HEAD && own.methods.contains(&http::Method::GET)
-    };
-    own.methods.is_empty() || !other.methods.is_empty() && other.methods.iter().all(takes)
-}
-
-fn covers_headers(own: &Match, other: &Match) -> bool {
-    own.headers.iter().all(|(name, values)| {
-        let mut same = other.headers.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name));
-        same.any(|(_, others)| others.iter().all(|value| values.contains(value)))
-    })
-}
-
-fn covers_priorities(own: &Match, other: &Match) -> bool {
-    let named = if other.priorities.is_empty() { Priority::ALL } else { &other.priorities };
-    own.priorities.is_empty() || named.iter().all(|priority| own.priorities.contains(priority))
 }
