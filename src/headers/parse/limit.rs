@@ -5,6 +5,8 @@
 
 use std::{cmp::Reverse, time::Duration};
 
+use smallvec::SmallVec;
+
 use super::{Dialect, form::When};
 use crate::{time::Timestamp, unit::Unit};
 
@@ -99,46 +101,35 @@ impl ReportedLimit {
 /// All limits that a response reports, of those that count.
 pub(super) struct ReportedLimits<'f> {
     counts: &'f dyn Fn(Option<Unit>) -> bool,
-    binding: Option<ReportedLimit>,
-    /// The longest wait among limits that do not report a remainder.
-    without_remaining: Option<(Reset, Dialect)>,
+    limits: SmallVec<[ReportedLimit; 4]>,
 }
 
 impl<'f> ReportedLimits<'f> {
     pub(super) fn new(counts: &'f dyn Fn(Option<Unit>) -> bool) -> Self {
-        Self { counts, binding: None, without_remaining: None }
+        Self { counts, limits: SmallVec::new() }
     }
 
     pub(super) fn add(&mut self, limit: ReportedLimit) {
-        if !(self.counts)(limit.unit) {
-            return;
-        }
-        if self.binding.is_none_or(|binding| limit.order() < binding.order()) {
-            self.binding = Some(limit);
-        }
-        let order = |&(reset, _): &(Reset, Dialect)| (reset.precedence, Reverse(reset.after));
-        if let (None, Some(wait)) = (limit.remaining, limit.wait())
-            && self
-                .without_remaining
-                .is_none_or(|without_remaining| order(&(wait, limit.dialect)) < order(&without_remaining))
-        {
-            self.without_remaining = Some((wait, limit.dialect));
+        if (self.counts)(limit.unit) {
+            self.limits.push(limit);
         }
     }
 
-    pub(super) const fn binding(&self) -> Option<&ReportedLimit> {
-        self.binding.as_ref()
+    pub(super) fn binding(&self) -> Option<&ReportedLimit> {
+        self.limits.iter().min_by_key(|limit| limit.order())
     }
 
     pub(super) fn is_exhausted(&self) -> bool {
-        self.binding.is_some_and(|binding| binding.is_exhausted())
+        self.binding().is_some_and(ReportedLimit::is_exhausted)
     }
 
     /// The wait for the exhausted limit. A limit that reports no remainder
-    /// counts as exhausted only if the request was rejected.
+    /// counts as exhausted only if the request was rejected; then the longest wait counts.
     pub(super) fn wait(&self, rejection: bool) -> Option<(Reset, Dialect)> {
-        let exhausted = self.binding.filter(ReportedLimit::is_exhausted);
-        let exhausted = exhausted.and_then(|binding| Some((binding.wait()?, binding.dialect)));
-        exhausted.or(self.without_remaining.filter(|_| rejection))
+        let wait = |limit: &ReportedLimit| Some((limit.wait()?, limit.dialect));
+        let exhausted = self.binding().filter(|binding| binding.is_exhausted()).and_then(wait);
+        let without_remaining = self.limits.iter().filter(|limit| rejection && limit.remaining.is_none());
+        let trusted = |(reset, _): &(Reset, Dialect)| (reset.precedence, Reverse(reset.after));
+        exhausted.or_else(|| without_remaining.filter_map(wait).min_by_key(trusted))
     }
 }
