@@ -85,12 +85,6 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Whether it stands before a backend, and sees what that is asked.
-    #[doc(hidden)]
-    fn is_decorator(&self) -> bool {
-        self.inner().is_some()
-    }
-
     /// Releases the in-flight units of the receipt, and nothing else: the work
     /// has ended. A second release does nothing. A backend without concurrency
     /// limits has nothing to do.
@@ -223,9 +217,9 @@ pub trait Extension {
     }
 }
 
-/// Implements [`Backend`] by the backend to which the expression leads. It is no decorator.
+/// Implements [`Backend`] by another backend, to which the expression leads.
 macro_rules! forward_backend {
-    ([$($generics:tt)*] $type:ty, $this:ident => $inner:expr $(, $extension:expr)?) => {
+    ([$($generics:tt)*] $type:ty, $this:ident => $inner:expr, $extension:expr) => {
         impl $($generics)* $crate::backend::Backend for $type {
             fn decide(&$this, request: &$crate::backend::Request<'_>) -> $crate::backend::Decide {
                 $inner.decide(request)
@@ -236,28 +230,58 @@ macro_rules! forward_backend {
             }
 
             fn inner(&$this) -> Option<&dyn $crate::backend::Backend> {
-                Some(&$inner)
+                $inner.inner()
             }
 
-            fn is_decorator(&self) -> bool {
-                false
-            }
-
-            // By default it would be passed on by two more virtual calls.
             fn release(&$this, receipt: &$crate::backend::Receipt, now: $crate::time::Timestamp) {
                 $inner.release(receipt, now);
             }
 
-            $(fn extension(&$this) -> Option<&dyn $crate::backend::contract::Extension> {
+            fn settle(
+                &$this,
+                receipt: &$crate::backend::Receipt,
+                settlement: $crate::backend::Settlement,
+                now: $crate::time::Timestamp,
+            ) {
+                $inner.settle(receipt, settlement, now);
+            }
+
+            fn peek(&$this, request: &$crate::backend::Request<'_>) -> $crate::backend::Decide {
+                $inner.peek(request)
+            }
+
+            fn reset(
+                &$this,
+                charges: &[$crate::backend::Charge<'_>],
+                now: $crate::time::Timestamp,
+            ) -> futures_util::future::BoxFuture<'static, Result<u64, $crate::error::BackendError>> {
+                $inner.reset(charges, now)
+            }
+
+            fn share_cooldown(&$this, notice: &$crate::backend::CooldownNotice<'_>) {
+                $inner.share_cooldown(notice);
+            }
+
+            fn subscribe_cooldowns(&$this, listener: std::sync::Weak<$crate::backend::CooldownListener>) {
+                $inner.subscribe_cooldowns(listener);
+            }
+
+            fn drain(&$this, now: $crate::time::Timestamp) -> futures_util::future::BoxFuture<'static, ()> {
+                $inner.drain(now)
+            }
+
+            fn usage(&$this) -> $crate::backend::Usage {
+                $inner.usage()
+            }
+
+            fn extension(&$this) -> Option<&dyn $crate::backend::contract::Extension> {
                 $extension
-            })?
+            }
         }
     };
 }
 
 pub(super) use forward_backend;
 
-forward_backend!([<B: Backend>] Arc<B>, self => **self);
-forward_backend!([<B: Backend>] Box<B>, self => **self);
-forward_backend!([] Arc<dyn Backend>, self => **self);
-forward_backend!([] Box<dyn Backend>, self => **self);
+forward_backend!([<B: Backend + ?Sized>] Arc<B>, self => (**self), (**self).extension());
+forward_backend!([<B: Backend + ?Sized>] Box<B>, self => (**self), (**self).extension());

@@ -121,7 +121,7 @@ impl LocalBuilder {
     }
 }
 
-forward_backend!([] Local, self => *self.engine, Some(self));
+forward_backend!([] Local, self => self.engine, Some(self));
 
 impl Extension for Local {
     fn engine(&self) -> Option<InProcess> {

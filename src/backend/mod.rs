@@ -26,8 +26,6 @@ mod redis;
 mod request;
 pub mod split;
 
-#[cfg(feature = "redis")]
-pub(crate) use self::cooldown::CooldownListener;
 #[cfg(feature = "governor")]
 pub use self::governor::Governor;
 #[cfg(feature = "governor")]
@@ -57,6 +55,7 @@ pub use self::{
 };
 pub(crate) use self::{
     contract::Extension,
+    cooldown::CooldownListener,
     in_process::InProcess,
     memory::{engine::Engine, machine_source::FullQuota},
     outcome::{OutcomeKind, TierState},

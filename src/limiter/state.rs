@@ -6,7 +6,6 @@
 
 use std::{
     collections::HashSet,
-    iter,
     sync::{
         Arc, Once, OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -97,8 +96,7 @@ pub(super) fn engine_of(backend: &dyn Backend) -> Option<InProcess> {
 
 /// What a backend can tell that no decorator stands before.
 pub(super) fn undecorated(backend: &dyn Backend) -> Option<&dyn Extension> {
-    let mut all = iter::successors(Some(backend), |backend| backend.inner());
-    backend.extension().filter(|_| !all.any(Backend::is_decorator))
+    backend.extension().filter(|_| backend.inner().is_none())
 }
 
 /// The clock. The default one is called without dynamic dispatch.

@@ -216,7 +216,7 @@ impl Split {
     }
 }
 
-forward_backend!([] Split, self => *self.engine, Some(self));
+forward_backend!([] Split, self => self.engine, Some(self));
 
 impl Extension for Split {
     fn engine(&self) -> Option<InProcess> {
