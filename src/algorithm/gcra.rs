@@ -259,13 +259,6 @@ impl<S: BucketState> Gcra<S> {
     fn short_of(&self, end: u64) -> u64 {
         if self.current.rate.units > 1 { end.saturating_sub(2) } else { end }
     }
-
-    /// Whether nothing was charged after the claim.
-    fn is_latest(&self, state: &S, claim: &Claim) -> bool {
-        let Rate { units, period } = self.current.rate;
-        let is_last = |end| end > 0 && is_same_arrival(state.arrival().end(), end, period / units);
-        self.end_of(state, claim).is_some_and(is_last)
-    }
 }
 
 /// Whether an arrival time equals the one of a claim, both rounded up.
@@ -330,7 +323,7 @@ impl<S: BucketState> StateMachine for Gcra<S> {
     }
 
     fn charge_debt(&self, state: &mut S, now: u64, units: u64, claim: &mut Claim) {
-        let (latest, end) = (self.is_latest(state, claim), self.end_of(state, claim));
+        let (latest, end) = (self.is_last(state, now, claim), self.end_of(state, claim));
         self.charge_at(state, now, now, units);
         // Other charges may lie in between. The claim then counts as if all its
         // units followed its first ones: never later than they do.
@@ -349,7 +342,9 @@ impl<S: BucketState> StateMachine for Gcra<S> {
     }
 
     fn is_last(&self, state: &S, _: u64, claim: &Claim) -> bool {
-        self.is_latest(state, claim)
+        let Rate { units, period } = self.current.rate;
+        let is_last = |end| end > 0 && is_same_arrival(state.arrival().end(), end, period / units);
+        self.end_of(state, claim).is_some_and(is_last)
     }
 
     /// Charges are consecutive, and units come back to the first of them. A
@@ -359,12 +354,12 @@ impl<S: BucketState> StateMachine for Gcra<S> {
     /// moves later charges up; to be safe, all charges count as moved.
     ///
     /// Two words say none of that. They refund the latest charge only.
-    fn refund(&self, state: &mut S, _now: u64, units: u64, claim: &mut Claim) {
+    fn refund(&self, state: &mut S, now: u64, units: u64, claim: &mut Claim) {
         let Some(end) = self.end_of(state, claim) else { return };
         let (rate, written) = (self.current.rate, state.arrival());
         let arrival = self.in_force(written).1;
         let (all, ledger) = (rate.time_for(units), state.ledger());
-        if self.is_latest(state, claim) {
+        if self.is_last(state, now, claim) {
             // It ends no later than claimed, unless other charges have moved.
             let has_moved = ledger.is_some_and(|ledger| ledger.refunded != claim.detail);
             let arrival = if has_moved { arrival } else { arrival.min(rate.parts(end)) };
