@@ -115,15 +115,20 @@ fn answer_peek(attempt: &Attempt<'_>, charges: &[Charge<'_>], answer: OutcomeKin
 fn reject(attempt: &Attempt<'_>, charges: &[Charge<'_>], answer: OutcomeKind, decision: &mut Decision) {
     let (kind, retry_after) = rejection(attempt, charges, answer);
     decision.reject(kind, attempt.now, retry_after);
-    let stated = |charge: &Charge<'_>| charge.rule.options.status.filter(|_| observe::violates(decision, charge.rule));
-    if let Some(status) = charges.iter().find_map(stated) {
-        decision.set_status(status);
-    }
+    state_status(charges.iter().map(|charge| charge.rule), decision);
     if kind == RateLimitedKind::NeverFits {
         let mut costs = charges.iter().flat_map(|charge| charge.tiers().iter().map(|tier| (charge.cost, tier)));
         if let Some((cost, tier)) = costs.find(|(cost, tier)| *cost > tier.quota().capacity()) {
             decision.set_excess(cost, tier.quota().capacity());
         }
+    }
+}
+
+/// The status of the first rule that rejects and sets one.
+pub(super) fn state_status<'r>(mut rules: impl Iterator<Item = &'r CompiledRule>, decision: &mut Decision) {
+    let stated = |rule: &CompiledRule| rule.options.status.filter(|_| observe::violates(decision, rule));
+    if let Some(status) = rules.find_map(stated) {
+        decision.set_status(status);
     }
 }
 

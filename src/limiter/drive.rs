@@ -20,6 +20,7 @@ use tokio::runtime::Handle;
 
 use super::{
     admission::{Admission, Event, Step, counts_from_arrival},
+    conclude::state_status,
     grant::{Decider, Grant},
     lease::Lease,
     observe::{self, RuleAndPriority},
@@ -170,6 +171,7 @@ impl Admission {
         let retry_after = nanos(at.saturating_since(now));
         decision.reject(RateLimitedKind::QueueFull, now, Some(retry_after));
         self.limiter.inner.current.with(|snapshot| {
+            state_status(snapshot.policy.rules.iter(), decision);
             observe::record(snapshot.counters, None::<RuleAndPriority<'_>>, RequestResult::Rejected, decision, now);
         });
         self.take_step(Step::Done(None));

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use http::StatusCode;
 use proptest::{collection::vec, prelude::*};
 use tokio::time::Instant;
 use tower_ratelimit::{Policy, Quota, RateLimitedKind, RateLimiter, Rule};
@@ -156,7 +157,8 @@ async fn a_tenant_that_fills_the_queue_leaves_others_their_share() {
 /// The queue is full, and all may wait for ever.
 #[tokio::test(start_paused = true)]
 async fn a_full_queue_drops_the_latest_waiter_of_the_greediest_tenant() {
-    let builder = super::builder(shared(Quota::per_second(1))).max_waiters_per_key(4);
+    let rule = Rule::new("shared").per([]).fair(true).tier(Quota::per_second(1)).status(StatusCode::IM_A_TEAPOT);
+    let builder = super::builder(Policy::new().rule(rule)).max_waiters_per_key(4);
     let limiter = builder.build().unwrap();
     let start = Instant::now();
     drop(limiter.acquire(&by("greedy"), Duration::ZERO).await.unwrap());
@@ -169,6 +171,7 @@ async fn a_full_queue_drops_the_latest_waiter_of_the_greediest_tenant() {
     let lost = callers.remove(3).outcome().await.unwrap_err();
     assert_eq!(lost.kind(), RateLimitedKind::QueueFull);
     assert!(lost.retry_after().is_some());
+    assert_eq!((lost.status(), rejected.status()), (StatusCode::IM_A_TEAPOT, StatusCode::IM_A_TEAPOT));
     assert_eq!(limiter.stats().waiting, 4);
     let rejected = Caller::arrive(&limiter, "other", Duration::MAX).outcome().await.unwrap_err();
     assert_eq!(rejected.kind(), RateLimitedKind::QueueFull, "no tenant has two more");
