@@ -4,7 +4,7 @@
 //! rules say.
 
 use std::{
-    slice,
+    iter, slice,
     task::{Context, Poll},
     time::Duration,
 };
@@ -12,7 +12,7 @@ use std::{
 use super::{
     admission::{ShadowReplies, Step, counts_from_arrival},
     attempt::Attempt,
-    conclude::{BUSY_RETRY, add_tiers},
+    conclude::{BUSY_RETRY, add_tiers, state_status},
     current::PolicySnapshot,
     lease::Lease,
     observe,
@@ -75,6 +75,9 @@ impl Asked<'_> {
             OutcomeKind::Busy { .. } => own.reject(RateLimitedKind::Concurrency, now, Some(BUSY_RETRY)),
             OutcomeKind::Rejected { retry_after: None } => own.reject(RateLimitedKind::NeverFits, now, None),
             OutcomeKind::Rejected { retry_after } => own.reject(RateLimitedKind::QuotaExceeded, now, retry_after),
+        }
+        if !own.is_allowed() {
+            state_status(iter::once(charge.rule), &mut own);
         }
         if !peeks {
             observe::shadow(snapshot.counters, charge, path, &own, now);

@@ -127,3 +127,20 @@ async fn the_rule_that_rejects_states_the_status() {
     assert_eq!(status(&caller("/").cost(3)).await, Some(TEAPOT), "neither ever fits it");
     assert_eq!(status(&caller("/full").tenant("other")).await, Some(StatusCode::FORBIDDEN));
 }
+
+/// As the layer's hook sees it, which may make a response of it.
+#[tokio::test]
+async fn a_rule_in_shadow_mode_has_its_status() {
+    let trial = one_a_minute("trial").shadow(true).status(TEAPOT);
+    let (limiter, _) = limiter(Policy::new().rule(trial));
+    let (seen, statuses) = std::sync::mpsc::channel();
+    let seen = std::sync::Mutex::new(seen);
+    let layer = RateLimitLayer::new(limiter).on_shadow_rejected(move |rejection| {
+        seen.lock().unwrap().send((rejection.error().status(), rejection.to_response().status())).unwrap();
+    });
+    let server = limited(layer).await;
+    for _ in 0..2 {
+        assert_eq!(post(&server, "/", &[]).await, OK);
+    }
+    assert_eq!(statuses.try_iter().collect::<Vec<_>>(), [(TEAPOT, TEAPOT)]);
+}
