@@ -2,9 +2,13 @@
 //!
 //! It checks no access. Invariant: an action that fails has changed nothing.
 
-use std::{collections::BTreeMap, fmt::Display, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt::Display,
+    time::Duration,
+};
 
-use http::Request;
+use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Deserializer, de::Error};
 
@@ -28,6 +32,8 @@ pub(super) struct Asked {
     tenant: String,
     plan: String,
     keys: BTreeMap<String, String>,
+    #[serde(deserialize_with = "headers")]
+    headers: HeaderMap,
 }
 
 impl Asked {
@@ -43,6 +49,7 @@ impl Asked {
                 "tenant" => asked.tenant = value,
                 "plan" => asked.plan = value,
                 "key" => asked.keys.extend(value.split_once('=').map(|(key, value)| (key.into(), value.into()))),
+                "header" => asked.headers.extend(header(&value)),
                 _ => {}
             }
         }
@@ -51,7 +58,7 @@ impl Asked {
 
     pub(super) fn descriptor(&self) -> Descriptor<'_> {
         let method = if self.method.is_empty() { "GET" } else { &self.method };
-        let mut descriptor = Descriptor::new(&*self.path).method(method);
+        let mut descriptor = Descriptor::new(&*self.path).method(method).headers(&self.headers);
         if !self.tenant.is_empty() {
             descriptor = descriptor.tenant(identified(&self.tenant));
         }
@@ -60,6 +67,17 @@ impl Asked {
         }
         self.keys.iter().fold(descriptor, |descriptor, (name, value)| descriptor.key(name, identified(value)))
     }
+}
+
+/// A header such as `mcp-method: tools/call`.
+fn header(text: &str) -> Option<(HeaderName, HeaderValue)> {
+    let (name, value) = text.split_once(':')?;
+    Some((name.trim().parse().ok()?, value.trim().parse().ok()?))
+}
+
+fn headers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HeaderMap, D::Error> {
+    let headers = HashMap::<String, String>::deserialize(deserializer)?;
+    HeaderMap::try_from(&headers).map_err(|error| D::Error::custom(format_args!("headers: {error}")))
 }
 
 /// By its address, as the layer counts it, if the name reads as one, else by its name.

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use tower_ratelimit::{RateLimitedKind, admin::Admin};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use tower_ratelimit::{Policy, Quota, RateLimitedKind, Rule, admin::Admin};
 
-use super::{act, exchange, limiter, policy, post, search, serve_page};
+use super::{act, exchange, get_json, limiter, policy, post, search, serve_page};
 
 const BLOCK: &str = r#"{"action":"block","tenant":"acme","ttl":"15m"}"#;
 
@@ -50,6 +51,31 @@ async fn counters_are_reset() {
     let response = act(server, reset).await;
     assert!(response.contains("2 counters were reset"), "{response}");
     assert!(limiter.check(&search("acme")).await.is_allowed());
+}
+
+#[tokio::test]
+async fn rules_by_header_are_explained_and_reset() {
+    let calls = Rule::new("calls").header("mcp-method", ["tools/call"]).tier(Quota::per_day(1));
+    let (limiter, _) = limiter(Policy::new().rule(calls));
+    let server = serve_page(Admin::new(limiter.clone())).await;
+    let headers =
+        HeaderMap::from_iter([(HeaderName::from_static("mcp-method"), HeaderValue::from_static("tools/call"))]);
+    let call = search("acme").headers(&headers);
+    limiter.check(&call).await;
+    assert!(!limiter.check(&call).await.is_allowed());
+    let asked = "?format=json&tenant=acme&path=/search";
+    assert_eq!(get_json(server, asked).await["explanation"]["allowed"], true);
+    let shown = get_json(server, &format!("{asked}&header=MCP-Method:+tools/call")).await;
+    assert_eq!(shown["explanation"]["allowed"], false, "{shown}");
+
+    let reset = |headers: &str| {
+        format!(r#"{{"action":"reset","request":{{"tenant":"acme","path":"/search","headers":{headers}}}}}"#)
+    };
+    assert!(act(server, &reset("{}")).await.contains("0 counters were reset"));
+    assert!(act(server, &reset(r#"{"a b":"c"}"#)).await.starts_with("HTTP/1.1 400"));
+    let response = act(server, &reset(r#"{"MCP-Method":"tools/call"}"#)).await;
+    assert!(response.contains("1 counters were reset"), "{response}");
+    assert!(limiter.check(&call).await.is_allowed());
 }
 
 /// The words of the request, and what its response begins with.
