@@ -174,7 +174,9 @@ fn every_form_of_a_time_is_read() {
         ("\"2026-11-26T13:00:00.25Z\"", "2026-11-26T13:00:00.250000000Z"),
         ("\"2026-11-26 13:00:00,123456789+05:30\"", "2026-11-26T07:30:00.123456789Z"),
         ("\"2026-11-26T13:00:00\"", "2026-11-26T13:00:00Z"),
+        ("\"2026-11-26t13:00:00z\"", "2026-11-26T13:00:00Z"),
         ("1795698000", "2026-11-26T13:00:00Z"),
+        ("1795698000.0", "2026-11-26T13:00:00Z"),
         ("1795698000.5", "2026-11-26T13:00:00.500000000Z"),
         ("\"1795698000.000000001\"", "2026-11-26T13:00:00.000000001Z"),
         ("1795698000001", "2026-11-26T13:00:00.001000000Z"),
@@ -185,6 +187,11 @@ fn every_form_of_a_time_is_read() {
         let line = format!("{{\"time\":{written},\"method\":\"GET\",\"path\":\"/\"}}\n");
         let report = report(&["--policy", &policy, "--format", "json"], line.as_bytes());
         assert_eq!(report["from"], read, "{written}: {report}");
+    }
+    for status in ["429", "429.0", "\"429\""] {
+        let line = format!("{{\"time\":1795698000,\"method\":\"GET\",\"path\":\"/\",\"status\":{status}}}\n");
+        let report = report(&["--policy", &policy, "--format", "json"], line.as_bytes());
+        assert_eq!(report["logged_rejections"], 1, "{status}: {report}");
     }
     for wrong in [
         "31/Dec/1969:23:00:00 +0000",

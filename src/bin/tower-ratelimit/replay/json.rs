@@ -22,11 +22,12 @@ pub(super) fn read<'l>(line: &'l str, names: &[String], slots: &mut [Option<Cow<
     Ok(())
 }
 
-/// The text of a value as it is written.
+/// The text of a value as it is written, but of a whole number without its point.
 fn text(value: &str) -> Option<Cow<'_, str>> {
     match value.as_bytes().first()? {
         b'"' => serde_json::from_str(value).ok().map(|Text(text)| text),
         b'{' | b'[' | b'n' => None,
-        _ => Some(value.into()),
+        // A status may be written as 429.0.
+        _ => Some(value.strip_suffix(".0").unwrap_or(value).into()),
     }
 }

@@ -29,7 +29,7 @@ fn iso(text: &str) -> Option<u64> {
     let time = text.get(11..)?;
     let zone = time.find(['Z', 'z', '+', '-']).map_or(text.len(), |zone| 11 + zone);
     let (local, zone) = text.split_at(zone);
-    instant(&local.replace(',', "."), zone)
+    instant(&local.replace(',', ".").replace('t', "T"), zone)
 }
 
 /// `local` is `2000-10-10T13:55:36` with or without a fraction, `zone` is `Z`, `-0700` or `+02:00`.
