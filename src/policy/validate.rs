@@ -199,10 +199,13 @@ fn check_patterns(rule: &Rule) -> Result<(), ConfigError> {
     )
 }
 
-/// A header that no request can have would make the rule one for no request.
+/// A header that no request can have would make the rule one for no request. So would one that
+/// is named in two spellings, as a request needs a value of each.
 fn check_headers(rule: &Rule) -> Result<(), ConfigError> {
+    let mut names = HashSet::new();
     for (name, values) in &rule.matches.headers {
         ensure(name.parse::<HeaderName>().is_ok(), "match.headers", name, "is not the name of a header")?;
+        ensure(names.insert(name.to_ascii_lowercase()), "match.headers", name, "is named twice, but for capitals")?;
         ensure(!values.is_empty(), &format!("match.headers.{name}"), "[]", "must name at least one value")?;
         for (index, value) in values.iter().enumerate() {
             let key = format!("match.headers.{name}[{index}]");

@@ -280,6 +280,7 @@ fn bad_rules() -> Vec<Bad> {
         Bad::rule("match: { methods: [GET, get] }", "match.methods[1]", "get", "written in capitals"),
         Bad::rule("match: { methods: ['A B'] }", "match.methods[0]", "A B", "must be an HTTP method"),
         Bad::rule("match: { headers: { 'a b': [x] } }", "match.headers", "a b", "not the name of a header"),
+        Bad::rule("match: { headers: { A: [b], a: [c] } }", "match.headers", "a", "named twice"),
         Bad::rule("match: { headers: { a: [] } }", "match.headers.a", "[]", "at least one value"),
         Bad::rule("match: { headers: { a: [ok, ' x'] } }", "match.headers.a[1]", " x", "no spaces around it"),
         Bad::rule("match: { headers: { a: [''] } }", "match.headers.a[0]", "", "not the value of a header"),
