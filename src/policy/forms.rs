@@ -260,7 +260,12 @@ impl Serialize for Item {
     }
 }
 
-/// A list of statuses, in which none stands twice.
+/// The values of a header that a rule is for.
+#[derive(JsonSchema)]
+#[schemars(inline)]
+#[allow(dead_code, reason = "only its schema is used")]
+pub(super) struct HeaderValues(#[schemars(length(min = 1))] Vec<String>);
+
 /// The status of a response.
 pub(super) mod status {
     use super::*;
@@ -277,6 +282,7 @@ pub(super) mod status {
     }
 }
 
+/// A list of statuses, in which none stands twice.
 pub(super) mod statuses {
     use super::*;
 

@@ -31,6 +31,7 @@ pub(crate) struct Match {
     pub(crate) priorities: Vec<Priority>,
     /// Of each, one of its values.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
+    #[cfg_attr(feature = "serde", schemars(with = "BTreeMap<String, forms::HeaderValues>"))]
     pub(crate) headers: BTreeMap<String, Vec<String>>,
 }
 

@@ -282,7 +282,7 @@ fn both_reject_values_of_another_type() {
 }
 
 #[test]
-fn both_need_rules() {
+fn both_need_rules_tiers_and_values() {
     for document in [json!({}), json!({ "ignore_case": true }), json!([]), json!(null)] {
         assert!(!is_valid(&document) && parsed(&document).is_err(), "{document}");
     }
@@ -290,6 +290,8 @@ fn both_need_rules() {
         let document = json!({ "rules": [{ "id": "a", "tiers": tiers }] });
         assert!(!is_valid(&document) && parsed(&document).is_err(), "{document}");
     }
+    let no_value = json!({ "rules": [{ "id": "a", "exempt": true, "match": { "headers": { "b": [] } } }] });
+    assert!(!is_valid(&no_value) && parsed(&no_value).is_err());
     let exempt = json!({ "rules": [{ "id": "a", "exempt": true }] });
     assert!(is_valid(&exempt) && parsed(&exempt).is_ok());
 }
