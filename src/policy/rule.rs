@@ -375,6 +375,10 @@ impl Rule {
     /// The status of the HTTP response to a request that a tier of this rule rejects, from
     /// 400 to 599: 429 without it, or 503 for an adaptive concurrency limit. Of several rules
     /// that reject a request, the first that sets one decides. A gRPC status stays as it is.
+    ///
+    /// Clients know 429 and 503 as rejections, and so does an
+    /// [adaptive concurrency limit](crate::Quota::adaptive_concurrency) around this layer: any
+    /// other status is a fast response to it.
     pub fn status(mut self, status: StatusCode) -> Self {
         self.status = Some(status);
         self
