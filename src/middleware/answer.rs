@@ -85,9 +85,13 @@ impl<'a> AdmissionContext<'a> {
     /// that a layer further in has made.
     pub(super) fn report<B>(&self, response: &Response<B>, feedback: Option<&UpstreamFeedback>) {
         let Some(guard) = self.guard() else { return };
-        guard.lease.measure(Some(response.status()));
+        let rejection = response.extensions().get();
+        // A rejection of a layer further in, whatever its status, is no answer of the handler.
+        if rejection.is_none() {
+            guard.lease.measure(Some(response.status()));
+        }
         guard.report_status(response.status());
-        let is_own_rejection = response.extensions().get().is_some_and(|by| guard.report_rejection(by));
+        let is_own_rejection = rejection.is_some_and(|by| guard.report_rejection(by));
         if let Some(feedback) = feedback.filter(|_| !is_own_rejection) {
             feedback.read(response, guard);
         }

@@ -376,9 +376,8 @@ impl Rule {
     /// 400 to 599: 429 without it, or 503 for an adaptive concurrency limit. Of several rules
     /// that reject a request, the first that sets one decides. A gRPC status stays as it is.
     ///
-    /// Clients know 429 and 503 as rejections, and so does an
-    /// [adaptive concurrency limit](crate::Quota::adaptive_concurrency) around this layer: any
-    /// other status is a fast response to it.
+    /// Clients know 429 and 503 as rejections. For another status, those of this crate need
+    /// [`rejection_statuses`](crate::middleware::UpstreamFeedback::rejection_statuses).
     pub fn status(mut self, status: StatusCode) -> Self {
         self.status = Some(status);
         self

@@ -186,6 +186,19 @@ async fn only_answers_of_the_handler_are_measured() {
 }
 
 #[tokio::test]
+async fn a_rejection_further_in_is_not_measured_whatever_its_status() {
+    let (limiter, _) = limiter(adaptive(Quota::adaptive_concurrency(5..=50)));
+    let inner = Rule::new("inner").tier(Quota::per_hour(1)).status(StatusCode::IM_A_TEAPOT);
+    let inner = RateLimitLayer::new(RateLimiter::new(Policy::new().rule(inner)).unwrap());
+    let handler = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())));
+    let service = RateLimitLayer::new(limiter.clone()).layer(inner.layer(handler));
+    for status in [StatusCode::OK, StatusCode::IM_A_TEAPOT, StatusCode::IM_A_TEAPOT] {
+        assert_eq!(service.clone().oneshot(Request::new(())).await.unwrap().status(), status);
+    }
+    assert_eq!((found(&limiter).samples(), found(&limiter).in_flight()), (1, 0));
+}
+
+#[tokio::test]
 async fn a_permit_is_measured_when_it_is_dropped_unless_it_is_refunded() {
     let (limiter, _) = limiter(adaptive(Quota::adaptive_concurrency(5..=50)));
     let samples = || found(&limiter).samples();
