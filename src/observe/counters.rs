@@ -4,12 +4,14 @@
 //! Invariant: each metric is created at its first use, so a recorder may be
 //! installed after the policy was built, and kept, so no label is built twice.
 
+#[cfg(not(all(test, tower_ratelimit_loom)))]
+use std::sync::atomic::AtomicUsize;
 #[cfg(feature = "admin")]
 use std::sync::{Arc, atomic::AtomicU64};
-use std::sync::{
-    OnceLock,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::sync::{OnceLock, atomic::Ordering};
+
+#[cfg(all(test, tower_ratelimit_loom))]
+use loom::sync::atomic::AtomicUsize;
 
 use super::{facade::metrics, log_limiter::LogLimiter, mistakes::Reported};
 use crate::descriptor::Priority;
