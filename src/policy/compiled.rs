@@ -14,7 +14,7 @@ use std::{
 };
 
 use foldhash::fast::RandomState;
-use http::{HeaderName, StatusCode};
+use http::StatusCode;
 
 use super::{
     adaptive_limit::LimitSteps,
@@ -260,8 +260,6 @@ pub(crate) struct CompiledRule {
     /// The tiers that tenants carry.
     pub(super) own_tiers: OwnTierCache,
     pub(crate) keys: RuleKeys,
-    /// Those that a request must have, with one of the values.
-    headers: Vec<(HeaderName, Vec<String>)>,
     pub(super) tier_sets: TierSets,
     /// For each path pattern, where the tenant stands in it.
     tenant_parameters: Vec<Option<ParameterPosition>>,
@@ -300,12 +298,6 @@ impl CompiledRule {
             version: next_version(),
             own_tiers: OwnTierCache::default(),
             keys: RuleKeys::new(id, rule),
-            headers: rule
-                .matches
-                .headers
-                .iter()
-                .filter_map(|(name, of)| Some((name.parse().ok()?, of.clone())))
-                .collect(),
             tier_sets: TierSets::new(id, rule, &steps, ignore_tenant_case),
             tenant_parameters: rule.tenant_param.as_ref().map_or_else(Vec::new, tenant_parameters),
             ladder,
@@ -325,15 +317,6 @@ impl CompiledRule {
         let is_for_all = self.options.matches.is_everywhere() && self.options.matches.is_by_path();
         let is_single = self.options.reserve.is_empty() && self.tier_sets.is_single();
         self.keys.only_scope().filter(|_| is_plain && is_for_all && is_single)
-    }
-
-    /// Whether the request has the headers that the rule is for.
-    pub(super) fn takes_headers(&self, descriptor: &Descriptor<'_>) -> bool {
-        let has = |name: &HeaderName, values: &[String]| {
-            let sent = descriptor.headers.into_iter().flat_map(|headers| headers.get_all(name));
-            sent.into_iter().any(|sent| values.iter().any(|value| *sent == **value))
-        };
-        self.headers.iter().all(|(name, values)| has(name, values))
     }
 
     /// The tenant of a request that matched this pattern.

@@ -86,7 +86,7 @@ impl Lookup<'_> {
             return format!("does not match the {what}: it is for {}", patterns.join(", "));
         };
         let takes = |found: &PatternMatch| self.rule(*found).keys.takes(self.descriptor.method);
-        if takes(found) && !self.rule(*found).takes_headers(self.descriptor) {
+        if takes(found) && !rule.matches.takes_headers(self.descriptor.headers) {
             let headers = rule.matches.headers.iter().map(|(name, values)| format!("`{name}`: {}", values.join(", ")));
             return format!("does not match the headers: it is for {}", headers.collect::<Vec<_>>().join("; "));
         }

@@ -269,7 +269,7 @@ impl<'a> Lookup<'a> {
         let rule = self.rule(found);
         let priorities = &rule.options.matches.priorities;
         rule.keys.takes(self.descriptor.method)
-            && rule.takes_headers(self.descriptor)
+            && rule.options.matches.takes_headers(self.descriptor.headers)
             && (priorities.is_empty() || priorities.contains(&self.priority(rule, found)))
     }
 

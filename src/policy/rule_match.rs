@@ -1,10 +1,11 @@
 //! The requests that a rule is for: [`Match`]. Paths are found by the matcher.
 //!
-//! Plain data: `validate` checks it. Invariant: what is not named takes every request.
+//! `validate` checks its paths and methods. Invariant: what is not named takes every
+//! request.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
-use http::Method;
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
 #[cfg(feature = "serde")]
 use schemars::JsonSchema;
 #[cfg(feature = "serde")]
@@ -12,7 +13,10 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "serde")]
 use super::forms;
-use crate::descriptor::Priority;
+use crate::{
+    descriptor::Priority,
+    error::{ConfigError, ensure},
+};
 
 /// The requests that a rule is for: all, where nothing is named.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -44,6 +48,32 @@ impl Match {
     /// Whether a request matches by its path or route alone.
     pub(crate) fn is_by_path(&self) -> bool {
         self.methods.is_empty() && self.priorities.is_empty() && self.headers.is_empty()
+    }
+
+    /// Whether a request with these headers has all that are named.
+    pub(super) fn takes_headers(&self, sent: Option<&HeaderMap>) -> bool {
+        let has = |name: &str, values: &[String]| {
+            let mut sent = sent.into_iter().flat_map(|sent| sent.get_all(name));
+            sent.any(|sent| values.iter().any(|value| *sent == **value))
+        };
+        self.headers.iter().all(|(name, values)| has(name, values))
+    }
+
+    /// A header that no request can have would make the rule one for no request. So would one that
+    /// is named in two spellings, as a request needs a value of each.
+    pub(super) fn check_headers(&self) -> Result<(), ConfigError> {
+        let mut names = HashSet::new();
+        for (name, values) in &self.headers {
+            ensure(name.parse::<HeaderName>().is_ok(), "match.headers", name, "is not the name of a header")?;
+            ensure(names.insert(name.to_ascii_lowercase()), "match.headers", name, "is named twice, but for capitals")?;
+            ensure(!values.is_empty(), &format!("match.headers.{name}"), "[]", "must name at least one value")?;
+            for (index, value) in values.iter().enumerate() {
+                let key = format!("match.headers.{name}[{index}]");
+                let is_sent = HeaderValue::from_str(value).is_ok() && value.trim_ascii() == value && !value.is_empty();
+                ensure(is_sent, &key, value, "is not the value of a header, with no spaces around it")?;
+            }
+        }
+        Ok(())
     }
 
     /// Whether it takes every method, priority and headers that the other one takes.

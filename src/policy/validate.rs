@@ -7,8 +7,6 @@
 
 use std::{collections::HashSet, ops::RangeInclusive, time::Duration};
 
-use http::{HeaderName, HeaderValue};
-
 use super::{
     adaptive_limit::{self, LimitSteps},
     adaptive_rate::RateSteps,
@@ -190,30 +188,13 @@ fn check_patterns(rule: &Rule) -> Result<(), ConfigError> {
             return Err(ConfigError::new(format!("match.methods[{index}]"), reason).with_value(method));
         }
     }
-    check_headers(rule)?;
+    rule.matches.check_headers()?;
     check_each("path", &rule.matches.paths, pattern::check)?;
     check_each(
         "route",
         &rule.matches.routes,
         |route| if route.is_empty() { Err("must not be empty".into()) } else { Ok(()) },
     )
-}
-
-/// A header that no request can have would make the rule one for no request. So would one that
-/// is named in two spellings, as a request needs a value of each.
-fn check_headers(rule: &Rule) -> Result<(), ConfigError> {
-    let mut names = HashSet::new();
-    for (name, values) in &rule.matches.headers {
-        ensure(name.parse::<HeaderName>().is_ok(), "match.headers", name, "is not the name of a header")?;
-        ensure(names.insert(name.to_ascii_lowercase()), "match.headers", name, "is named twice, but for capitals")?;
-        ensure(!values.is_empty(), &format!("match.headers.{name}"), "[]", "must name at least one value")?;
-        for (index, value) in values.iter().enumerate() {
-            let key = format!("match.headers.{name}[{index}]");
-            let is_sent = HeaderValue::from_str(value).is_ok() && value.trim_ascii() == value && !value.is_empty();
-            ensure(is_sent, &key, value, "is not the value of a header, with no spaces around it")?;
-        }
-    }
-    Ok(())
 }
 
 /// Rejects what can only be a mistake; HTTP allows any other word. The error is

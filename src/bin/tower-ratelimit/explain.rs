@@ -55,10 +55,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let invalid =
         |error: &dyn ToString| Failure::invalid(format!("{}: {}", arguments.policy.name(), error.to_string()));
     let limiter = RateLimiter::new(policy).map_err(|error| invalid(&error))?;
-    let mut headers = HeaderMap::new();
-    for (name, value) in &arguments.headers {
-        headers.append(name, value.clone());
-    }
+    let headers = arguments.headers.iter().cloned().collect::<HeaderMap>();
     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|error| invalid(&error))?;
     let explanation = runtime.block_on(limiter.explain(&arguments.descriptor().headers(&headers)));
     if arguments.json { print_json(&explanation) } else { print(&explanation.to_string()) }
