@@ -29,15 +29,6 @@ impl Clock for Stepped {
     }
 }
 
-const ALGORITHMS: [Algorithm; 6] = [
-    Algorithm::TokenBucket,
-    Algorithm::LeakyBucket,
-    Algorithm::FixedWindow,
-    Algorithm::AnchoredWindow,
-    Algorithm::SlidingWindow,
-    Algorithm::SlidingLog,
-];
-
 /// One character for each 50 ms: how many requests were admitted.
 fn admissions(algorithm: Algorithm) -> Result<String, Box<dyn Error>> {
     let clock = Stepped(Arc::new(AtomicU64::new(1_704_067_200_500_000_000)));
@@ -58,7 +49,9 @@ fn admissions(algorithm: Algorithm) -> Result<String, Box<dyn Error>> {
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("{:16}0.5 s     1 s                 2 s                 3 s", "");
-    for algorithm in ALGORITHMS {
+    // A concurrency limit counts no rate.
+    let rates = Algorithm::ALL.iter().copied().filter(|algorithm| *algorithm != Algorithm::Concurrency);
+    for algorithm in rates {
         println!("{:16}{}", algorithm.as_str(), admissions(algorithm)?);
     }
     Ok(())
