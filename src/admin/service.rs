@@ -8,6 +8,7 @@ use std::{
     task::{Context, Poll},
 };
 
+use askama::Template;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{
@@ -22,9 +23,9 @@ use tower_service::Service;
 use super::{
     access::Access,
     action::{Action, Asked},
-    page::{self, page},
+    page::{self, Page},
     report::{Report, SourceReport},
-    text::plain,
+    text::{lines, plain},
 };
 #[cfg(feature = "watch")]
 use crate::policy_source::{WatchHandle, WatchStatus};
@@ -131,15 +132,16 @@ impl Admin {
     async fn show(self, query: String, wants_json: bool) -> Response<Full<Bytes>> {
         let asked = Asked::in_query(&query);
         let mut report = Report::new(&self.limiter, self.sources(), self.reveals);
-        let mut lines = String::new();
+        let mut shown = Vec::new();
         if !asked.path.is_empty() {
             let explanation = self.limiter.explain(&asked.descriptor()).await;
-            lines = explanation.to_string();
+            shown = lines(&explanation.to_string());
             report.explain(&explanation);
         }
+        let page = Page { report: &report, explanation: shown };
         match wants_json {
             true => respond(StatusCode::OK, JSON, serde_json::to_vec(&report).unwrap_or_default()),
-            false => respond(StatusCode::OK, HTML, page(&report, &lines)),
+            false => respond(StatusCode::OK, HTML, page.render().unwrap_or_default()),
         }
     }
 

@@ -19,7 +19,7 @@ mod ticks;
 use std::{fmt, sync::Arc, time::Duration};
 
 #[cfg(feature = "admin")]
-pub(crate) use self::shedder::{Readings, SignalReading};
+pub(crate) use self::shedder::Readings;
 pub use self::signal::LoadSignal;
 use self::signal::Named;
 #[cfg(feature = "serde")]
