@@ -89,8 +89,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         runtime.enable_time().start_paused(true).build().map_err(|error| Failure::usage(error.to_string()))?;
     let report = runtime.block_on(replay(arguments, &format))?;
     if let Some(file) = &arguments.html {
-        let unwritten = |error: io::Error| Failure::usage(format!("{}: {error}", file.display()));
-        std::fs::write(file, html::page(&report)).map_err(unwritten)?;
+        let page = html::page(&report).map_err(io::Error::other);
+        let written = page.and_then(|page| std::fs::write(file, page));
+        written.map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
     }
     if arguments.json { print_json(&report) } else { print(&report.text()) }
 }
