@@ -5,18 +5,18 @@
 
 use crate::{descriptor::Priority, quota::Quota};
 
-/// What one tenant or plan has instead of a rule's own tiers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Override {
-    pub(crate) limits: Limits,
+/// What one tenant or plan has instead of a rule's own tiers: as written, or compiled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Override<T = Vec<Quota>> {
+    pub(crate) limits: Limits<T>,
     pub(crate) priority: Option<Priority>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Limits {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Limits<T = Vec<Quota>> {
     /// Those that apply otherwise.
     #[default]
     Same,
-    Tiers(Vec<Quota>),
+    Tiers(T),
     Unlimited,
 }

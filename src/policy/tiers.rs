@@ -147,21 +147,13 @@ pub(super) struct TierSets {
 }
 
 /// What is different for a plan or a tenant.
-#[derive(Clone, Copy, Debug)]
-struct Exception {
-    limits: ExceptedLimits,
-    priority: Option<Priority>,
-}
+type Exception = Override<ExceptedSet>;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum ExceptedLimits {
-    Same,
-    /// `is_higher`: it may admit what the rule's own tiers reject.
-    TierSet {
-        set: u32,
-        is_higher: bool,
-    },
-    Unlimited,
+struct ExceptedSet {
+    index: u32,
+    /// It may admit what the rule's own tiers reject.
+    is_higher: bool,
 }
 
 /// What applies to one request.
@@ -230,14 +222,17 @@ impl TierSets {
         let mut quotas = vec![rule.tiers.iter().filter(|tier| !tier.is_adaptive()).copied().collect::<Vec<_>>()];
         let mut exception = |instead: &Override| {
             let limits = match &instead.limits {
-                Limits::Same => ExceptedLimits::Same,
-                Limits::Unlimited => ExceptedLimits::Unlimited,
+                Limits::Same => Limits::Same,
+                Limits::Unlimited => Limits::Unlimited,
                 Limits::Tiers(tiers) => {
                     quotas.push(tiers.clone());
-                    ExceptedLimits::TierSet { set: index(quotas.len() - 1), is_higher: !is_within(tiers, &rule.tiers) }
+                    Limits::Tiers(ExceptedSet {
+                        index: index(quotas.len() - 1),
+                        is_higher: !is_within(tiers, &rule.tiers),
+                    })
                 }
             };
-            Exception { limits, priority: instead.priority }
+            Override { limits, priority: instead.priority }
         };
         for (plan, instead) in &rule.plans {
             self.plans.insert(plan.as_str().into(), exception(instead));
@@ -269,11 +264,11 @@ impl TierSets {
         let of_tenant = if has_none { None } else { ids().find_map(|id| self.exception_of(id)) };
         let of_plan = if self.plans.is_empty() { None } else { plan().and_then(|plan| self.plans.get(plan)).copied() };
         let exceptions = || of_tenant.into_iter().chain(of_plan);
-        let limits = exceptions().map(|exception| exception.limits).find(|limits| *limits != ExceptedLimits::Same);
+        let limits = exceptions().map(|exception| exception.limits).find(|limits| *limits != Limits::Same);
         let tier_set = match limits {
-            Some(ExceptedLimits::Unlimited) => None,
-            Some(ExceptedLimits::TierSet { set, .. }) => Some(set),
-            Some(ExceptedLimits::Same) | None => Some(0),
+            Some(Limits::Unlimited) => None,
+            Some(Limits::Tiers(set)) => Some(set.index),
+            Some(Limits::Same) | None => Some(0),
         };
         Chosen { tier_set, priority: exceptions().find_map(|exception| exception.priority) }
     }
@@ -296,13 +291,13 @@ impl TierSets {
     }
 
     pub(super) fn has_exception_of(&self, id: TenantId<'_>) -> bool {
-        self.exception_of(id).is_some_and(|exception| exception.limits != ExceptedLimits::Same)
+        self.exception_of(id).is_some_and(|exception| exception.limits != Limits::Same)
     }
 
     /// Whether this tenant's exception may admit what the rule's own tiers reject.
     pub(super) fn favors(&self, id: TenantId<'_>) -> bool {
         let limits = self.exception_of(id).map(|exception| exception.limits);
-        matches!(limits, Some(ExceptedLimits::Unlimited | ExceptedLimits::TierSet { is_higher: true, .. }))
+        matches!(limits, Some(Limits::Unlimited | Limits::Tiers(ExceptedSet { is_higher: true, .. })))
     }
 
     pub(super) fn get(&self, set: u32) -> &[Tier] {
