@@ -59,7 +59,4 @@ pub use self::{
 };
 // The machinery of the policy. It has names only where a type has to be written out.
 #[doc(hidden)]
-pub use self::{
-    policy::{CloneRequest, Cloned},
-    schedule::RetryDelay,
-};
+pub use self::policy::{CloneRequest, Cloned};

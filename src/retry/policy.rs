@@ -5,10 +5,10 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use http::{Method, Request, Response};
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep, sleep};
 use tower::retry::{Policy, budget::Budget};
 
-use super::{RetryBudget, RetryDelay, rejection::Rejection, schedule::Schedule};
+use super::{RetryBudget, rejection::Rejection, schedule::Schedule};
 use crate::{
     descriptor::{Deadline, grpc},
     headers::parse::Parser,
@@ -242,9 +242,10 @@ where
     C: CloneRequest<Request<B>>,
     E: 'static,
 {
-    type Future = RetryDelay;
+    type Future = Sleep;
 
-    fn retry(&mut self, request: &mut Request<B>, result: &mut Result<Response<R>, E>) -> Option<RetryDelay> {
+    #[allow(clippy::disallowed_methods, reason = "a retry has to wait; tests pause the time")]
+    fn retry(&mut self, request: &mut Request<B>, result: &mut Result<Response<R>, E>) -> Option<Sleep> {
         let Settings { max_retries, methods, schedule, budget, parser, statuses, clock } = &*self.settings;
         let rejection = Rejection::of(result, parser, *statuses, &**clock)?;
         let Progress { after_upstream, after_own, began } = &mut self.progress;
@@ -262,7 +263,7 @@ where
         }
         *retries += 1;
         request.extensions_mut().insert(RetryAttempt(self.progress.after_upstream + self.progress.after_own));
-        Some(RetryDelay::new(delay))
+        Some(sleep(delay))
     }
 
     fn clone_request(&mut self, request: &Request<B>) -> Option<Request<B>> {

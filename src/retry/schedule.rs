@@ -2,13 +2,7 @@
 //!
 //! A delay is never shorter than the time that was asked for.
 
-use std::{
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
-};
-
-use tokio::time::{Sleep, sleep};
+use std::time::Duration;
 
 use crate::{jitter::doubled, time::nanos};
 
@@ -39,29 +33,5 @@ impl Schedule {
         };
         let most = self.jitter.unwrap_or_else(|| self.base.max(asked / 10));
         (asked <= self.max_wait).then(|| asked.saturating_add(Duration::from_nanos(draw(nanos(most)))))
-    }
-}
-
-pin_project_lite::pin_project! {
-    /// The wait before a retry.
-    #[derive(Debug)]
-    pub struct RetryDelay {
-        #[pin]
-        sleep: Sleep,
-    }
-}
-
-impl RetryDelay {
-    #[allow(clippy::disallowed_methods, reason = "a retry has to wait; tests pause the time")]
-    pub(super) fn new(delay: Duration) -> Self {
-        Self { sleep: sleep(delay) }
-    }
-}
-
-impl Future for RetryDelay {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.project().sleep.poll(cx)
     }
 }
