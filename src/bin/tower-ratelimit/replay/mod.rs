@@ -93,7 +93,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let written = page.and_then(|page| std::fs::write(file, page));
         written.map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
     }
-    if arguments.json { print_json(&report) } else { print(&report.text()) }
+    if arguments.json { print_json(&report) } else { print(&report.to_string()) }
 }
 
 async fn replay(arguments: &Arguments, format: &LogFormat) -> Result<Report, Failure> {

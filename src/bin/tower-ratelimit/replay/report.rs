@@ -3,8 +3,7 @@
 //! It counts nothing. Invariant: it says all that it leaves out, such as tenants beyond the
 //! first.
 
-use std::fmt::Write;
-
+use askama::Template;
 use serde::Serialize;
 use tower_ratelimit::time::Timestamp;
 
@@ -23,7 +22,9 @@ pub(super) struct LogLines {
     pub(super) examples: Vec<String>,
 }
 
-#[derive(Debug, Serialize)]
+/// `Display` writes lines for a person.
+#[derive(Debug, Serialize, Template)]
+#[template(path = "report.txt")]
 pub(super) struct Report {
     pub(super) lines: LogLines,
     /// Of the first and the last request.
@@ -102,42 +103,6 @@ impl Report {
             notes,
         }
     }
-
-    /// Lines for a person.
-    pub(super) fn text(&self) -> String {
-        let mut text = format!("{} lines", self.lines.read);
-        let mut line = |line: String| _ = write!(text, "\n{line}");
-        if self.lines.unreadable > 0 {
-            line(format!("{} of these cannot be read, such as:", self.lines.unreadable));
-            self.lines.examples.iter().for_each(|example| line(format!("  {example}")));
-        }
-        if let (Some(from), Some(to)) = (&self.from, &self.to) {
-            line(format!("from {from} to {to}"));
-        }
-        self.notes.iter().for_each(|note| line(format!("note: {note}")));
-        line(format!(
-            "{} answered with 429 in the log; decided otherwise: {}",
-            self.logged_rejections, self.decided_otherwise
-        ));
-        line(format!("no rule applied to {}", self.unlimited));
-        line(Numbers::HEAD.to_owned());
-        line(self.total.row("all"));
-        for rule in &self.rules {
-            line(rule.numbers.row(&rule.rule));
-            rule.top.iter().for_each(|tenant| line(tenant.numbers.row(&format!("  {}", tenant.tenant))));
-            if rule.of_other_tenants > 0 {
-                line(format!("  and {} requests of tenants beyond the first {}", rule.of_other_tenants, rule.tenants));
-            }
-        }
-        for rule in &self.rules {
-            if let Some(Recommendation { chosen, curve }) = &rule.recommendation {
-                line(format!("recommended for {}: {}", rule.rule, chosen.tier()));
-                let curve: Vec<_> = curve.iter().map(|bucket| format!("{}/m:{}", bucket.limit, bucket.burst)).collect();
-                line(format!("  the burst that each rate needs: {}", curve.join(" ")));
-            }
-        }
-        text
-    }
 }
 
 impl Bucket {
@@ -171,8 +136,6 @@ impl RuleReport {
 }
 
 impl Numbers {
-    const HEAD: &str = "  requests   allowed  rejected   delayed mean wait  max wait    peak/s   +reject    +allow";
-
     fn new(counts: &Counts, shape: Shape) -> Self {
         let compared = |number: u64| shape.is_compared.then_some(number);
         Self {
@@ -188,7 +151,7 @@ impl Numbers {
         }
     }
 
-    /// The numbers in the order of [`HEAD`](Self::HEAD).
+    /// The numbers in the order of the tables' columns.
     pub(super) fn cells(&self) -> [String; 9] {
         let compared = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
         [
@@ -202,11 +165,6 @@ impl Numbers {
             compared(self.newly_rejected),
             compared(self.newly_allowed),
         ]
-    }
-
-    fn row(&self, name: &str) -> String {
-        let cells: Vec<_> = self.cells().iter().map(|cell| format!("{cell:>10}")).collect();
-        format!("{}  {}", cells.concat(), shortened(name))
     }
 }
 
