@@ -4,7 +4,6 @@
 //! It counts nothing. Invariant: the clock never goes back, and stands still unless it is moved.
 
 use std::{
-    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -16,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tower_ratelimit::{
     Algorithm, Policy, Quota, RateLimiter, Rule,
-    decision::{Decision, TierStatus},
+    decision::Decision,
     time::{Clock, Timestamp},
 };
 
@@ -54,9 +53,6 @@ impl Clock for LogClock {
 #[derive(Clone, Debug)]
 pub(super) struct Decider {
     limiter: RateLimiter,
-    /// How long requests may wait under each rule that lets them. Without a bound where the
-    /// time after which to retry is a guess, or another tenant's slot may be taken.
-    waits: HashMap<String, Duration>,
     /// Whether a request that is admitted at once may be delayed, or settled by the status of
     /// its response.
     is_paced_or_settled: bool,
@@ -65,14 +61,9 @@ pub(super) struct Decider {
 impl Decider {
     pub(super) fn new(policy: &Policy, clock: &LogClock) -> Result<Self, String> {
         let mut written = serde_json::to_value(policy).map_err(|error| error.to_string())?;
-        let (mut waits, mut is_paced_or_settled) = (HashMap::new(), false);
+        let mut is_paced_or_settled = false;
         for rule in written["rules"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
             is_paced_or_settled |= ["charge_on", "refund_on", "smooth"].iter().any(|key| rule.contains_key(*key));
-            if let (Some(id), Some(wait)) = (rule.get("id"), rule.get("max_wait")) {
-                let is_exact = !rule.contains_key("fair") && !rule.contains_key("adaptive_rate");
-                let wait = wait.as_str().and_then(|wait| humantime::parse_duration(wait).ok()).filter(|_| is_exact);
-                waits.insert(id.as_str().unwrap_or_default().to_owned(), wait.unwrap_or(Duration::MAX));
-            }
             // A layer rejects at once what may not wait, `acquire` only if the rule says so.
             if !rule.contains_key("exempt") {
                 rule.entry("max_wait").or_insert(json!("0s"));
@@ -80,27 +71,15 @@ impl Decider {
         }
         let policy = serde_json::from_value::<Policy>(written).map_err(|error| error.to_string())?;
         let limiter = RateLimiter::builder().policy(policy).clock(clock.clone()).build();
-        Ok(Self { limiter: limiter.map_err(|error| error.to_string())?, waits, is_paced_or_settled })
+        Ok(Self { limiter: limiter.map_err(|error| error.to_string())?, is_paced_or_settled })
     }
 
-    /// The decision, where it needs no more than the request's arrival.
+    /// The decision of a request that is admitted as it arrives. Any other is charged nothing.
     pub(super) fn at_once(&self, record: &Record) -> Option<Decision> {
         if self.is_paced_or_settled {
             return None;
         }
-        let decision = self.limiter.try_check(&record.descriptor())?;
-        (decision.is_allowed() || !self.may_wait(&decision)).then_some(decision)
-    }
-
-    /// Whether a request that was rejected at once, and charged nothing, may be admitted later.
-    fn may_wait(&self, decision: &Decision) -> bool {
-        let wait = |tier: &TierStatus| match self.waits.get(tier.rule()) {
-            Some(wait) if !is_concurrency(tier.quota()) => *wait,
-            Some(_) => Duration::MAX,
-            None => Duration::ZERO,
-        };
-        let longest = decision.tiers().iter().filter(|tier| tier.is_violated()).map(wait).max();
-        decision.retry_after().is_some_and(|after| after <= longest.unwrap_or(Duration::MAX))
+        self.limiter.try_check(&record.descriptor()).filter(Decision::is_allowed)
     }
 
     /// The decision, when the request leaves; `None` where a rejection does not tell more.
