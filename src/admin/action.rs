@@ -8,17 +8,14 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderMap, HeaderName, HeaderValue, Request};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Deserializer, de::Error};
 
 use super::text::plain;
 use crate::{
     descriptor::{Descriptor, Tenant, TenantRef},
-    http::{
-        RequestHead, TenantExtractor,
-        tenant::{PeerAddr, peer_ip},
-    },
+    http::tenant::named_or_address,
     limiter::RateLimiter,
     quota::Quota,
 };
@@ -60,12 +57,12 @@ impl Asked {
         let method = if self.method.is_empty() { "GET" } else { &self.method };
         let mut descriptor = Descriptor::new(&*self.path).method(method).headers(&self.headers);
         if !self.tenant.is_empty() {
-            descriptor = descriptor.tenant(identified(&self.tenant));
+            descriptor = descriptor.tenant(named_or_address(&self.tenant));
         }
         if !self.plan.is_empty() {
             descriptor = descriptor.plan(&self.plan);
         }
-        self.keys.iter().fold(descriptor, |descriptor, (name, value)| descriptor.key(name, identified(value)))
+        self.keys.iter().fold(descriptor, |descriptor, (name, value)| descriptor.key(name, named_or_address(value)))
     }
 }
 
@@ -78,15 +75,6 @@ fn header(text: &str) -> Option<(HeaderName, HeaderValue)> {
 fn headers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HeaderMap, D::Error> {
     let headers = HashMap::<String, String>::deserialize(deserializer)?;
     HeaderMap::try_from(&headers).map_err(|error| D::Error::custom(format_args!("headers: {error}")))
-}
-
-/// By its address, as the layer counts it, if the name reads as one, else by its name.
-fn identified(name: &str) -> TenantRef<'_> {
-    let Ok(address) = name.parse() else { return TenantRef::name(name) };
-    let mut request = Request::new(());
-    request.extensions_mut().insert(PeerAddr((address, 0_u16).into()));
-    let tenant = peer_ip().extract(&RequestHead::new(&request)).map(TenantRef::into_owned);
-    tenant.map_or_else(|| TenantRef::address(address), TenantRef::from)
 }
 
 #[derive(Debug, Deserialize)]
@@ -148,5 +136,5 @@ impl Action {
 }
 
 fn named(tenant: &str) -> Result<TenantRef<'_>, String> {
-    if tenant.is_empty() { Err("tenant: is empty".into()) } else { Ok(identified(tenant)) }
+    if tenant.is_empty() { Err("tenant: is empty".into()) } else { Ok(named_or_address(tenant)) }
 }

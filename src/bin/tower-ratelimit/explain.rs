@@ -5,12 +5,11 @@
 use std::process::ExitCode;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use tower_ratelimit::{Descriptor, Priority, RateLimiter};
+use tower_ratelimit::{Descriptor, Priority, RateLimiter, tenant::named_or_address};
 
 use super::{
     output::{Failure, print, print_json},
     policy_file::PolicyFile,
-    tenant::{identified, pair},
 };
 
 /// Says which rules apply to a request, why the others do not, and where its tiers come from
@@ -69,7 +68,7 @@ impl Arguments {
             descriptor = descriptor.route(route);
         }
         if let Some(tenant) = &self.tenant {
-            descriptor = descriptor.tenant(identified(tenant));
+            descriptor = descriptor.tenant(named_or_address(tenant));
         }
         if let Some(plan) = &self.plan {
             descriptor = descriptor.plan(plan);
@@ -77,8 +76,14 @@ impl Arguments {
         if let Some(priority) = self.priority {
             descriptor = descriptor.priority(priority);
         }
-        self.keys.iter().fold(descriptor, |descriptor, (name, value)| descriptor.key(name, identified(value)))
+        self.keys.iter().fold(descriptor, |descriptor, (name, value)| descriptor.key(name, named_or_address(value)))
     }
+}
+
+/// An argument such as `ip=192.0.2.7`.
+pub(crate) fn pair(text: &str) -> Result<(String, String), &'static str> {
+    let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
+    Ok((name.into(), value.into()))
 }
 
 /// An argument such as `mcp-method: tools/call`.

@@ -8,7 +8,6 @@ mod explain;
 mod output;
 mod policy_file;
 mod replay;
-mod tenant;
 
 use std::{
     io::{self, Write},

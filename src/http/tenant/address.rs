@@ -3,6 +3,8 @@
 //! It parses no header: `TrustedProxies` does. The invariant: IPv6 addresses are always
 //! cut to a prefix.
 
+use std::net::IpAddr;
+
 use super::extractor::TenantExtractor;
 use crate::{
     descriptor::TenantRef,
@@ -56,6 +58,14 @@ pub fn peer_ip() -> ClientIp {
 #[must_use]
 pub fn client_ip(proxies: TrustedProxies) -> ClientIp {
     ClientIp { proxies, prefix: Ipv6Prefix::default() }
+}
+
+/// The tenant that a text stands for, such as an argument of a command: by its address,
+/// counted as by [`peer_ip`], if the text reads as one, else by its name.
+#[doc(hidden)]
+pub fn named_or_address(text: &str) -> TenantRef<'_> {
+    let Ok(address) = text.parse().map(|address: IpAddr| address.to_canonical()) else { return TenantRef::name(text) };
+    TenantRef::address_in(address, Ipv6Prefix::default().cut(address))
 }
 
 /// Extracts an address: see [`peer_ip`] and [`client_ip`].

@@ -55,7 +55,7 @@ pub use self::{
 pub use self::certificate::ClientCertificate;
 #[doc(hidden)]
 pub use self::{
-    address::ClientIp,
+    address::{ClientIp, named_or_address},
     extractor::{Or, TenantFn},
     named::{AsTenant, Extension, HeaderTenant},
 };

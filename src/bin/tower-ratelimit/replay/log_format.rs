@@ -5,13 +5,9 @@
 use std::sync::Arc;
 
 use clap::ValueEnum;
-use tower_ratelimit::Descriptor;
+use tower_ratelimit::{Descriptor, tenant::named_or_address};
 
-use super::{
-    super::tenant::{identified, pair},
-    json, moment,
-    pattern::Pattern,
-};
+use super::{super::explain::pair, json, moment, pattern::Pattern};
 
 /// The form of the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -189,11 +185,11 @@ impl Record {
     pub(super) fn descriptor(&self) -> Descriptor<'_> {
         let mut descriptor = Descriptor::new(&*self.path).method(&self.method);
         if let Some(tenant) = &self.tenant {
-            descriptor = descriptor.tenant(identified(tenant));
+            descriptor = descriptor.tenant(named_or_address(tenant));
         }
         if let Some(plan) = &self.plan {
             descriptor = descriptor.plan(plan);
         }
-        self.keys.iter().fold(descriptor, |descriptor, (name, value)| descriptor.key(name, identified(value)))
+        self.keys.iter().fold(descriptor, |descriptor, (name, value)| descriptor.key(name, named_or_address(value)))
     }
 }
