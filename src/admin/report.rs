@@ -61,16 +61,10 @@ pub(super) struct RuleReport {
 }
 
 /// The results that rules count.
-const RESULTS: [(&str, RequestResult); 8] = [
-    ("allowed", RequestResult::Allowed),
-    ("delayed", RequestResult::Delayed),
-    ("rejected", RequestResult::Rejected),
-    ("shadow_allowed", RequestResult::ShadowAllowed),
-    ("shadow_rejected", RequestResult::ShadowRejected),
-    ("failed_open", RequestResult::FailedOpen),
-    ("failed_closed", RequestResult::FailedClosed),
-    ("failed_local", RequestResult::FailedLocal),
-];
+const RESULTS: [RequestResult; 8] = {
+    use RequestResult::*;
+    [Allowed, Delayed, Rejected, ShadowAllowed, ShadowRejected, FailedOpen, FailedClosed, FailedLocal]
+};
 
 #[derive(Debug, Serialize)]
 pub(super) struct TopReport {
@@ -173,7 +167,7 @@ fn of_rule(policy: &CompiledPolicy, rule: &Rule) -> RuleReport {
             _ => "",
         },
         tiers: rule.tiers.iter().map(words).collect(),
-        requests: RESULTS.into_iter().map(|(name, result)| (name, total(result))).collect(),
+        requests: RESULTS.into_iter().map(|result| (result.as_str(), total(result))).collect(),
     }
 }
 
