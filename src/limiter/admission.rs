@@ -393,10 +393,7 @@ impl Admission {
             return entry.move_to(queue.key, priority);
         }
         let queues = &self.limiter.inner.queues;
-        let entry = match is_adaptive(&charges, queue.key) {
-            true => queues.join_adaptive(queue.key, priority, Instant::now()),
-            false => queues.join(queue.key, priority),
-        };
+        let entry = queues.join(queue.key, priority, is_adaptive(&charges, queue.key).then(Instant::now));
         (undecided.entry, undecided.called) = (Some(entry), None);
     }
 

@@ -130,25 +130,22 @@ impl WaitQueues {
         }
     }
 
-    /// Joins the queue of `key` behind all of its priority.
-    pub(in crate::limiter) fn join(self: &Arc<Self>, key: Fingerprint, priority: Priority) -> QueueEntry {
-        let number = MIDDLE + self.next.fetch_add(1, Ordering::Relaxed);
-        self.enter(key, numbered(priority, number), None)
-    }
-
-    /// Joins the queue for an adaptive concurrency limit, before all of its priority if it
-    /// shows overload.
-    pub(in crate::limiter) fn join_adaptive(
+    /// Joins the queue of `key` behind all of its priority. With the time `now`, the queue is
+    /// that of an adaptive concurrency limit, and the request joins before them if it shows
+    /// overload.
+    pub(in crate::limiter) fn join(
         self: &Arc<Self>,
         key: Fingerprint,
         priority: Priority,
-        now: Instant,
+        now: Option<Instant>,
     ) -> QueueEntry {
-        let since = self.queues.of(key).get(&key.to_u128()).and_then(|queue| queue.values().next()?.since);
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let is_overloaded = since.is_some_and(|since| now.saturating_duration_since(since) >= OVERLOADED_AFTER);
-        let number = if is_overloaded { MIDDLE - 1 - number } else { MIDDLE + number };
-        self.enter(key, numbered(priority, number), since.or(Some(now)))
+        let arrival = self.next.fetch_add(1, Ordering::Relaxed);
+        let first = || self.queues.of(key).get(&key.to_u128()).and_then(|queue| queue.values().next()?.since);
+        let since = now.map(|now| first().unwrap_or(now));
+        let is_overloaded =
+            since.zip(now).is_some_and(|(since, now)| now.saturating_duration_since(since) >= OVERLOADED_AFTER);
+        let number = if is_overloaded { MIDDLE - 1 - arrival } else { MIDDLE + arrival };
+        self.enter(key, numbered(priority, number), since)
     }
 
     fn enter(self: &Arc<Self>, key: Fingerprint, number: u64, since: Option<Instant>) -> QueueEntry {

@@ -13,7 +13,7 @@ fn is_called(entry: &QueueEntry) -> bool {
 #[test]
 fn only_the_first_of_a_queue_is_called_as_it_joins() {
     let queues = Arc::new(WaitQueues::default());
-    let (first, second) = (queues.join(key(1), NORMAL), queues.join(key(1), NORMAL));
+    let (first, second) = (queues.join(key(1), NORMAL, None), queues.join(key(1), NORMAL, None));
     assert_eq!((is_called(&first), is_called(&second)), (true, false));
     assert_eq!((first.is_first(), second.is_first()), (true, false));
     assert!(!is_called(&first), "once");
@@ -24,7 +24,7 @@ fn only_the_first_of_a_queue_is_called_as_it_joins() {
 #[test]
 fn a_higher_priority_is_ahead_of_all_lower_ones() {
     let queues = Arc::new(WaitQueues::default());
-    let join = |priority| queues.join(key(1), priority);
+    let join = |priority| queues.join(key(1), priority, None);
     let (low, high, late) = (join(Priority::Low), join(Priority::High), join(Priority::High));
     assert_eq!([&low, &high, &late].map(QueueEntry::is_first), [false, true, false]);
     let is_behind = |priority| queues.has_before(key(1), not_queued(priority));
@@ -40,7 +40,7 @@ fn a_higher_priority_is_ahead_of_all_lower_ones() {
 fn an_entry_that_moves_to_the_front_of_another_queue_is_called() {
     let queues = Arc::new(WaitQueues::default());
     let (mut early, other, mut late) =
-        (queues.join(key(1), NORMAL), queues.join(key(2), NORMAL), queues.join(key(1), NORMAL));
+        (queues.join(key(1), NORMAL, None), queues.join(key(2), NORMAL, None), queues.join(key(1), NORMAL, None));
     assert_eq!([&early, &other, &late].map(is_called), [true, true, false]);
     early.move_to(key(2), NORMAL);
     late.move_to(key(2), NORMAL);

@@ -74,7 +74,7 @@ impl Units {
         if self.take() {
             return;
         }
-        let entry = self.queues.join(key(), Priority::Normal);
+        let entry = self.queues.join(key(), Priority::Normal, None);
         loop {
             block_on(|cx| entry.poll_called(cx));
             if self.take() {
@@ -122,7 +122,7 @@ fn each_waiter_gets_one_of_two_units() {
 fn a_waiter_that_leaves_passes_its_call_on() {
     explore(|| {
         let units = units(0);
-        let leaving = units.queues.join(key(), Priority::Normal);
+        let leaving = units.queues.join(key(), Priority::Normal, None);
         let waiting = Arc::clone(&units);
         let waiter = thread::spawn(move || waiting.wait());
         units.release();
