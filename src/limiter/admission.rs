@@ -156,9 +156,9 @@ impl Step {
 pub(crate) struct Admission {
     pub(super) limiter: RateLimiter,
     pub(super) options: AttemptOptions,
-    /// When the waits in `options` and in the charges began; `None` where it
-    /// does not wait. On the timer's clock, since the limiter's may be set.
-    since: Option<Instant>,
+    /// When the waits in `options` and in the charges began. On the timer's clock,
+    /// since the limiter's may be set.
+    since: Instant,
     /// `None` where it is decided: the charges are in its receipt. Boxed, since
     /// most waiters are decided.
     undecided: Option<Box<Undecided>>,
@@ -216,11 +216,10 @@ impl Admission {
             })
         });
         let waiter = if step.waits() { attempt.waiter.take() } else { WaiterGrant::NotRequested };
-        let (limiter, options) = (attempt.limiter.clone(), attempt.options);
-        let mut admission = Self { limiter, options, since: None, undecided, waiter, step, is_timed: false };
+        let (limiter, options, since) = (attempt.limiter.clone(), attempt.options, Instant::now());
+        let mut admission = Box::new(Self { limiter, options, since, undecided, waiter, step, is_timed: false });
         admission.enter_queue();
-        admission.since = Some(Instant::now());
-        Box::new(admission)
+        admission
     }
 
     /// Whether the request can be sent, or is rejected.
@@ -337,7 +336,7 @@ impl Admission {
     }
 
     pub(super) fn since_asked(&self) -> Duration {
-        self.since.map_or(Duration::ZERO, |since| since.elapsed())
+        self.since.elapsed()
     }
 
     /// Nanoseconds since it began to wait.
@@ -352,7 +351,7 @@ impl Admission {
         if let Some(undecided) = &mut self.undecided {
             undecided.enforced.iter_mut().for_each(|kept| kept.spend_wait(waited));
         }
-        self.since = Some(Instant::now());
+        self.since = Instant::now();
     }
 
     /// From here on it is decided by the policy in force, if that has a
@@ -426,8 +425,7 @@ impl Admission {
             return;
         };
         let key: Fingerprint = entry.key();
-        let called = called.replace(Instant::now()).or(self.since);
-        let time = called.map_or(0, |called| nanos(called.elapsed()));
+        let time = nanos(called.replace(Instant::now()).unwrap_or(self.since).elapsed());
         let charges: Charges<'_> = enforced.iter().map(OwnedCharge::charge).collect();
         let waits_for_rate = rate_queues(&charges).any(|keys| keys.contains(&key));
         drop(charges);
