@@ -105,8 +105,6 @@ pub(super) struct ShadowReplies {
     pub(super) now: Timestamp,
     pub(super) leases: Vec<Lease>,
     pub(super) path: Option<String>,
-    /// Whether they were only peeked at.
-    pub(super) peeks: bool,
     /// The step that follows.
     pub(super) then: Step,
 }

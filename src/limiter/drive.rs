@@ -79,7 +79,7 @@ impl Admission {
     /// taken.
     fn poll_next(&mut self, decision: &mut Decision, mut timer: Pin<&mut Timer>, cx: &mut Context<'_>) -> Poll<()> {
         let since_asked = self.since_asked();
-        let Self { limiter, step, .. } = self;
+        let Self { limiter, options, step, .. } = self;
         match step {
             Step::Done(_) => {}
             Step::Sleep(reservation) => {
@@ -134,7 +134,7 @@ impl Admission {
                 self.on_reply(result, decision);
             }
             Step::AskShadows(shadows) => {
-                ready!(poll_replies(limiter, shadows, decision, cx));
+                ready!(poll_replies(limiter, *options, shadows, decision, cx));
                 self.on_shadow_replies();
             }
         }

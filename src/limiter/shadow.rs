@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     admission::{ShadowReplies, Step, counts_from_arrival},
-    attempt::Attempt,
+    attempt::{Attempt, AttemptOptions},
     conclude::{BUSY_RETRY, add_tiers, state_status},
     current::PolicySnapshot,
     lease::Lease,
@@ -22,31 +22,18 @@ use crate::{
     backend::{Charge, Decide, Outcome, OutcomeKind, OwnedCharge, Request},
     decision::{Decision, RateLimitedKind},
     error::BackendError,
-    time::Timestamp,
 };
-
-/// How the shadow rules of a request are asked.
-#[derive(Clone, Copy)]
-struct Asked<'a> {
-    limiter: &'a RateLimiter,
-    snapshot: PolicySnapshot<'a>,
-    now: Timestamp,
-    path: Option<&'a str>,
-    /// Nothing is charged or counted.
-    peeks: bool,
-}
 
 /// Asks the shadow rules of a request that was admitted, or is peeked at.
 #[cold]
 pub(super) fn ask_shadows(attempt: &Attempt<'_>, then: Step, decision: &mut Decision) -> Step {
     let Attempt { limiter, snapshot, now, path, options, .. } = *attempt;
-    let asked = Asked { limiter, snapshot, now, path, peeks: options.peeks() };
     let (mut replies, mut leases) = (Vec::new(), Vec::new());
     for charge in attempt.shadow {
         let request = Request::new(slice::from_ref(charge), now, Duration::ZERO);
         let backend = &limiter.inner.backend;
-        match if asked.peeks { backend.peek(&request) } else { backend.decide(&request) } {
-            Decide::Now(result) => leases.extend(asked.conclude(charge, &result, decision)),
+        match if options.peeks() { backend.peek(&request) } else { backend.decide(&request) } {
+            Decide::Now(result) => leases.extend(attempt.conclude_shadow(charge, &result, decision)),
             Decide::Later(reply) => replies.push((OwnedCharge::new(charge, snapshot.policy), reply)),
         }
     }
@@ -54,19 +41,19 @@ pub(super) fn ask_shadows(attempt: &Attempt<'_>, then: Step, decision: &mut Deci
         return then.keep(limiter, leases);
     }
     let path = path.map(str::to_owned);
-    Step::AskShadows(Box::new(ShadowReplies { replies, now, leases, path, peeks: asked.peeks, then }))
+    Step::AskShadows(Box::new(ShadowReplies { replies, now, leases, path, then }))
 }
 
-impl Asked<'_> {
+impl Attempt<'_> {
     /// Adds to the decision what a shadow rule says, and counts it; its lease, where it has
     /// anything to keep.
-    fn conclude(
+    fn conclude_shadow(
         &self,
         charge: &Charge<'_>,
         result: &Result<Outcome, BackendError>,
         decision: &mut Decision,
     ) -> Option<Lease> {
-        let Self { limiter, snapshot, now, path, peeks } = *self;
+        let Self { limiter, snapshot, now, path, options, .. } = *self;
         let outcome = result.as_ref().ok()?;
         let mut own = Decision::unlimited();
         add_tiers(&mut own, slice::from_ref(charge), &outcome.tiers);
@@ -79,7 +66,7 @@ impl Asked<'_> {
         if !own.is_allowed() {
             state_status(iter::once(charge.rule), &mut own);
         }
-        if !peeks {
+        if !options.peeks() {
             observe::shadow(snapshot.counters, charge, path, &own, now);
             let charges = slice::from_ref(charge);
             match own.is_allowed() {
@@ -88,7 +75,7 @@ impl Asked<'_> {
             }
         }
         decision.add_shadow(own);
-        let keeps_lease = snapshot.policy.keeps_receipts() && !peeks;
+        let keeps_lease = snapshot.policy.keeps_receipts() && !options.peeks();
         keeps_lease.then(|| Lease::of_shadow(limiter, charge, snapshot.policy, now, outcome)).flatten()
     }
 }
@@ -97,18 +84,20 @@ impl Asked<'_> {
 /// others.
 pub(super) fn poll_replies(
     limiter: &RateLimiter,
+    options: AttemptOptions,
     shadows: &mut ShadowReplies,
     decision: &mut Decision,
     cx: &mut Context<'_>,
 ) -> Poll<()> {
-    let ShadowReplies { replies, now, leases, path, peeks, .. } = shadows;
+    let ShadowReplies { replies, now, leases, path, .. } = shadows;
     replies.retain_mut(|(kept, reply)| {
         let Poll::Ready(result) = reply.as_mut().poll(cx) else { return true };
         let now = if counts_from_arrival(&result) { limiter.now() } else { *now };
         leases.extend(limiter.inner.current.with(|in_force| {
             let snapshot = PolicySnapshot { policy: kept.policy(), ..in_force };
-            let asked = Asked { limiter, snapshot, now, path: path.as_deref(), peeks: *peeks };
-            asked.conclude(&kept.charge(), &result, decision)
+            let mut attempt = Attempt::new(limiter, snapshot, (&[], &[]), now, options);
+            attempt.path = path.as_deref();
+            attempt.conclude_shadow(&kept.charge(), &result, decision)
         }));
         false
     });
