@@ -45,7 +45,7 @@ pub use self::{
     adaptive_limit::AdaptiveLimitStatus, builder::RateLimiterBuilder, explain::Explanation, permit::Permit,
     state::RateLimiter, stats::Stats, upstream::AdaptiveRateStatus,
 };
-use self::{admission::Decided, attempt::Purpose, conclude::at_local_share, permit::PermitKind};
+use self::{admission::Decided, attempt::Purpose, conclude::at_local_share};
 pub(crate) use self::{
     admission::{Admission, Next},
     decide::CallerNeeds,
@@ -173,16 +173,15 @@ impl RateLimiter {
         let mut decision = Decision::unlimited();
         let mut decided = Decided::new(&mut decision);
         let admission = match (self.decide_for(Purpose::Acquire, descriptor, max_wait, &mut decided), decided.charged) {
-            (Next::Done(_), Some(charged)) => return Permit::new(decision, PermitKind::Charged(charged)),
-            (Next::Done(lease), None) => return Permit::new(decision, lease.into()),
+            (Next::Done(lease), charged) => return Permit::new(decision, charged, lease),
             (Next::Wait(admission), _) => admission,
         };
         match admission.drive_here(decision) {
             Ok(driving) => {
                 let (decision, admission) = driving.await;
-                Permit::new(decision, admission.take_lease().into())
+                Permit::new(decision, None, admission.take_lease())
             }
-            Err(decision) => Permit::new(decision, PermitKind::Nothing),
+            Err(decision) => Permit::new(decision, None, None),
         }
     }
 

@@ -52,39 +52,25 @@ use crate::{
 #[must_use = "the work is in flight until this is dropped"]
 pub struct Permit {
     decision: Decision,
-    kept: PermitKind,
-}
-
-/// What a permit keeps.
-#[derive(Debug)]
-pub(super) enum PermitKind {
-    /// Nothing was charged.
-    Nothing,
-    /// It was charged at once, and nothing is left to do.
-    Charged(Charged),
-    Lease(Arc<Lease>),
-}
-
-impl From<Option<Arc<Lease>>> for PermitKind {
-    fn from(lease: Option<Arc<Lease>>) -> Self {
-        lease.map_or(Self::Nothing, Self::Lease)
-    }
+    /// What was charged at once, where nothing is left to do.
+    charged: Option<Charged>,
+    lease: Option<Arc<Lease>>,
 }
 
 impl Permit {
-    pub(super) fn new(decision: Decision, kept: PermitKind) -> Result<Self, RateLimited> {
+    pub(super) fn new(
+        decision: Decision,
+        charged: Option<Charged>,
+        lease: Option<Arc<Lease>>,
+    ) -> Result<Self, RateLimited> {
         match decision.is_allowed() {
-            true => Ok(Self { decision, kept }),
+            true => Ok(Self { decision, charged, lease }),
             false => Err(RateLimited::new(decision)),
         }
     }
 
     fn lease(&self) -> Option<&Lease> {
-        match &self.kept {
-            PermitKind::Nothing => None,
-            PermitKind::Charged(charged) => Some(charged.lease(&self.decision)),
-            PermitKind::Lease(lease) => Some(lease),
-        }
+        self.lease.as_deref().or_else(|| Some(self.charged.as_ref()?.lease(&self.decision)))
     }
 
     /// The decision. [`Decision::wait`] is how long the request waited.
@@ -229,7 +215,7 @@ impl Permit {
 /// The work has ended: adaptive concurrency limits learn how long it took.
 impl Drop for Permit {
     fn drop(&mut self) {
-        if let PermitKind::Lease(lease) = &self.kept {
+        if let Some(lease) = &self.lease {
             lease.measure(None);
         }
     }
@@ -261,15 +247,13 @@ impl Charged {
 
     /// The lease of the request that was admitted with this decision.
     fn lease(&self, decision: &Decision) -> &Lease {
-        self.lease.get_or_init(|| Box::new(self.make_lease(decision)))
-    }
-
-    fn make_lease(&self, decision: &Decision) -> Lease {
-        let at = decision.decided_at();
-        let charges: Charges<'_> = self.rules.iter().map(|rule| rule.charge(&self.policy)).collect();
-        let resets = decision.tiers().iter().map(|status| status.reset);
-        let receipt = Receipt::immediate(&self.policy, &charges, at, resets.zip(self.versions.iter().copied()));
-        Lease::new(&self.limiter, Grant::new(Decider::Backend, receipt)).counted_before()
+        self.lease.get_or_init(|| {
+            let at = decision.decided_at();
+            let charges: Charges<'_> = self.rules.iter().map(|rule| rule.charge(&self.policy)).collect();
+            let resets = decision.tiers().iter().map(|status| status.reset);
+            let receipt = Receipt::immediate(&self.policy, &charges, at, resets.zip(self.versions.iter().copied()));
+            Box::new(Lease::new(&self.limiter, Grant::new(Decider::Backend, receipt)).counted_before())
+        })
     }
 }
 
