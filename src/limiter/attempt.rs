@@ -12,7 +12,8 @@ use smallvec::SmallVec;
 
 use super::{
     current::PolicySnapshot,
-    grant::{FoundLimits, Grant},
+    grant::Grant,
+    lease::is_kept_by,
     observe::RuleAndPriority,
     state::RateLimiter,
     wait::{capacity::WaiterGrant, slots::LockedQueue},
@@ -115,8 +116,6 @@ pub(super) struct Attempt<'a> {
     pub(super) waiter: Cell<WaiterGrant>,
     /// The request's path, which the log names where a shadow rule would have rejected it.
     pub(super) path: Option<&'a str>,
-    /// The adaptive concurrency limits of a new request.
-    pub(super) limits: FoundLimits,
     /// While it is decided: the queue in which it is about to reserve a slot.
     pub(super) slots: Cell<Option<LockedSlots<'a>>>,
 }
@@ -129,9 +128,8 @@ impl<'a> Attempt<'a> {
         now: Timestamp,
         options: AttemptOptions,
     ) -> Self {
-        let (queued, path, slots) = (None, None, Cell::default());
-        let (waiter, limits) = (Cell::new(WaiterGrant::NotRequested), FoundLimits::new());
-        Self { limiter, snapshot, enforced, shadow, options, now, queued, waiter, path, limits, slots }
+        let (queued, waiter, path, slots) = (None, Cell::default(), None, Cell::default());
+        Self { limiter, snapshot, enforced, shadow, options, now, queued, waiter, path, slots }
     }
 
     /// The question to a backend about these charges. It may reserve a time within
@@ -177,7 +175,7 @@ impl<'a> Attempt<'a> {
     /// Whether the request keeps a lease after it is sent.
     pub(super) fn keeps_lease(&self, charges: &[Charge<'_>]) -> bool {
         self.options.needs_lease() && !charges.is_empty()
-            || self.snapshot.policy.keeps_receipts() && charges.iter().any(super::lease::is_kept_by)
+            || self.snapshot.policy.keeps_receipts() && charges.iter().any(is_kept_by)
     }
 
     /// The longest that the request may wait for all of these rules, in nanoseconds.

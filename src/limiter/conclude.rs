@@ -4,13 +4,11 @@
 //! It does not choose when a request is admitted: the backend has. But it may give a
 //! request that the backend rejects a slot that another waiter has left.
 
-use std::mem;
-
 use super::{
     admission::Step,
     attempt::{Attempt, Charges, longest_wait, rules},
     current::PolicySnapshot,
-    grant::{Decider, Grant},
+    grant::{Decider, FoundLimits, Grant},
     lease::Lease,
     observe::{self, RuleAndPriority},
     queue::{is_adaptive, longest_in_queue, rate_queues},
@@ -35,7 +33,7 @@ pub(super) const BUSY_RETRY: u64 = 1_000_000_000;
 
 /// Makes a decision of the outcome for these charges of the attempt.
 pub(super) fn conclude(
-    attempt: &mut Attempt<'_>,
+    attempt: &Attempt<'_>,
     charges: &[Charge<'_>],
     outcome: &Outcome,
     decider: Decider,
@@ -134,18 +132,14 @@ pub(super) fn state_status<'r>(mut rules: impl Iterator<Item = &'r CompiledRule>
 
 /// What the request keeps of what it was charged; `None` where that is nothing.
 fn reserve(
-    attempt: &mut Attempt<'_>,
+    attempt: &Attempt<'_>,
     charges: &[Charge<'_>],
     outcome: &Outcome,
     decider: Decider,
     put_off: Option<Postponement>,
 ) -> Option<Reservation> {
-    let limits = mem::take(&mut attempt.limits);
     let Attempt { limiter, snapshot, now, .. } = *attempt;
-    let limits = match snapshot.policy.adapts {
-        true => limiter.found_in_flight(charges, outcome.tiers.iter().map(|state| state.remaining), limits, now),
-        false => limits,
-    };
+    let limits = limiter.found_in_flight(charges, &outcome.tiers, FoundLimits::new(), now);
     let keeps_lease = attempt.keeps_lease(charges);
     let waits = outcome.answer != OutcomeKind::Admitted { wait: 0 };
     let is_kept = keeps_lease || waits || put_off.is_some();

@@ -15,7 +15,7 @@ use super::{
     conclude::conclude,
     current::PolicySnapshot,
     fallback::fall_back,
-    grant::{Decider, FoundLimits},
+    grant::Decider,
     immediate::Immediate,
     observe,
     queue::longest_in_queue,
@@ -160,13 +160,8 @@ impl RateLimiter {
             {
                 return next;
             }
-            let mut limits = FoundLimits::new();
             if policy.adapts {
-                for charge in enforced.iter_mut().chain(&mut *shadows) {
-                    if let Some(limit) = self.adapt(charge, now) {
-                        limits.push(limit);
-                    }
-                }
+                enforced.iter_mut().chain(&mut *shadows).for_each(|charge| drop(self.adapt(charge, now)));
             }
             if options.acquires() {
                 enforced.iter_mut().chain(&mut *shadows).for_each(Charge::allow_any_wait);
@@ -174,7 +169,7 @@ impl RateLimiter {
             let endpoint_until = self.endpoint_cooling_until(descriptor, now);
             let options = AttemptOptions { endpoint_until, ..options.within(policy, descriptor) };
             let mut attempt = Attempt::new(self, snapshot, (enforced, shadows), now, options);
-            (attempt.path, attempt.limits) = (Some(descriptor.path()), limits);
+            attempt.path = Some(descriptor.path());
             attempt.start(decided.decision)
         })
     }

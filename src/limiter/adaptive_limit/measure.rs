@@ -13,7 +13,7 @@ use super::{
     keys::KeyLimit,
 };
 use crate::{
-    backend::{Backend, Charge, Decide, Request},
+    backend::{Backend, Charge, Decide, Request, TierState},
     descriptor::Descriptor,
     policy::LimitSteps,
     time::{Timestamp, nanos},
@@ -71,27 +71,24 @@ impl RateLimiter {
         found
     }
 
-    /// These charges were admitted, and their tiers have so many units left. Returns the limits
-    /// that learn how long the request takes: those known, and others where it has waited.
+    /// These charges were admitted, and left their tiers so. Returns the limits that learn
+    /// how long the request takes: those that each charge was just set to, or else looked up.
     pub(in crate::limiter) fn found_in_flight(
         &self,
         charges: &[Charge<'_>],
-        remaining: impl Iterator<Item = u64>,
-        mut limits: FoundLimits,
+        states: &[TierState],
+        known: FoundLimits,
         now: Timestamp,
     ) -> FoundLimits {
+        let mut known = known.into_iter();
         let tiers = charges.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge, tier)));
-        for ((charge, tier), remaining) in tiers.zip(remaining) {
-            let Some(steps) = steps_of(charge) else { continue };
-            let known = limits.iter().position(|limit| limit.key == charge.key);
-            let index = known.unwrap_or_else(|| {
-                limits.push(self.inner.adaptive_limits.of(charge, steps, now));
-                limits.len() - 1
-            });
-            let most = tier.quota().limit();
-            limits[index].admitted(&steps.bounds, charge.cost, most.saturating_sub(remaining), most);
-        }
-        limits
+        let found = tiers.zip(states).filter_map(|((charge, tier), state)| {
+            let (steps, most) = (steps_of(charge)?, tier.quota().limit());
+            let limit = known.next().unwrap_or_else(|| self.inner.adaptive_limits.of(charge, steps, now));
+            limit.admitted(&steps.bounds, charge.cost, most.saturating_sub(state.remaining), most);
+            Some(limit)
+        });
+        found.collect()
     }
 }
 
