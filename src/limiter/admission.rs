@@ -12,11 +12,13 @@
 //! | `Sleep` | a slot in the future | a timer, or a call of its queue | its slot was moved to another time | `Sleep` |
 //! | | | | a cooldown has started | refunds the slot; starts again |
 //! | | | | another tenant's waiter has its slot (fairness) | `Done`: rejected |
-//! | | | | its slot has come | `Done`: admitted |
+//! | | | | its slot has come | `Done`: admitted; or `PutOff` |
+//! | `PutOff` | its lease | a timer | a cooldown has started | refunds what was charged; starts again |
+//! | | | | its time has come | `Done`: admitted; or `PutOff`, if its schedule has started again |
 //! | `AskShadows` | what the step that follows holds | replies for shadow rules | all are there | the step decided before |
 //! | `Done` | its lease, if it was admitted | the inner service, in the middleware | a cooldown has started | refunds what was charged; starts again |
 //!
-//! `Sleep`, `AskShadows` and `Done` are decided. All but `Done` count as waiters, and
+//! `Sleep`, `PutOff`, `AskShadows` and `Done` are decided. All but `Done` count as waiters, and
 //! `AskShadows` does as the step that follows does. To start again is `admit` with
 //! `Event::Arrived`, under the policy in force, at the current adaptive rates, with what
 //! is left of the wait. So a new cooldown or policy needs no code of its own.
@@ -66,9 +68,11 @@ const OVERLOADED_WAIT: Duration = Duration::from_millis(10);
 pub(super) enum Step {
     /// The decision holds. `None`: the request was rejected, or has nothing to
     /// keep.
-    Done(Option<Reservation>),
+    Done(Option<Arc<Lease>>),
     /// Admitted: sleep until the reserved slot.
-    Sleep(Reservation),
+    Sleep(Box<Reservation>),
+    /// Admitted: sleep until the time to which a resume schedule has put it off.
+    PutOff(Arc<Lease>),
     /// A key is cooling down: sleep until that is over, then start again.
     CoolDown(Timestamp),
     /// Wait in the queue of a key until called, then start again.
@@ -132,7 +136,16 @@ impl Step {
 
     /// Whether the enforced rules have decided.
     pub(super) fn is_decided(&self) -> bool {
-        matches!(self, Self::Done(_) | Self::Sleep(_) | Self::AskShadows(_))
+        matches!(self, Self::Done(_) | Self::Sleep(_) | Self::PutOff(_) | Self::AskShadows(_))
+    }
+
+    /// Until when an admitted request sleeps.
+    pub(super) fn departs(&self) -> Option<Timestamp> {
+        match self {
+            Self::Sleep(reservation) => Some(reservation.at()),
+            Self::PutOff(lease) => Some(lease.sent()),
+            _ => None,
+        }
     }
 
     /// Keeps these leases of shadow rules for the request, which was admitted.
@@ -141,8 +154,9 @@ impl Step {
             return self;
         }
         match &mut self {
-            Self::Done(Some(reservation)) | Self::Sleep(reservation) => reservation.keep(shadows),
-            Self::Done(none) => none.insert(Reservation::of_shadows(limiter)).keep(shadows),
+            Self::Sleep(reservation) => (reservation.is_kept, reservation.shadows) = (true, shadows),
+            Self::PutOff(lease) | Self::Done(Some(lease)) => lease.keep(shadows),
+            Self::Done(none) => none.insert(Arc::new(Lease::of_nothing(limiter))).keep(shadows),
             _ => {}
         }
         self
@@ -235,21 +249,20 @@ impl Admission {
 
     /// The request is sent: what it keeps.
     #[allow(clippy::boxed_local, reason = "it comes in a box")]
-    pub(crate) fn take_lease(mut self: Box<Self>) -> Option<Arc<Lease>> {
-        match &mut self.step {
-            Step::Done(Some(reservation)) => reservation.take(),
-            _ => None,
-        }
+    pub(crate) fn take_lease(self: Box<Self>) -> Option<Arc<Lease>> {
+        if let Step::Done(lease) = self.step { lease.and_then(Lease::send) } else { None }
     }
 
     /// If a key of the admitted request is cooling down by now: gives back its
     /// slot and starts again, behind the cooldown. It leaves first, so that it
     /// is in no other request's way.
     pub(crate) fn restart_if_cooling_down(&mut self, decision: &mut Decision) -> bool {
-        let (Step::Sleep(reservation) | Step::Done(Some(reservation))) = &mut self.step else { return false };
-        let is_cooling_down = reservation.is_cooling_down();
+        let (Step::PutOff(lease) | Step::Done(Some(lease))) = &mut self.step else { return false };
+        let is_cooling_down = lease.is_cooling_down();
         if is_cooling_down {
-            let (enforced, leases) = reservation.give_back();
+            let leases = Arc::get_mut(lease).map(|lease| mem::take(&mut lease.shadows)).unwrap_or_default();
+            let enforced = lease.receipt().kept().cloned().collect();
+            lease.refund();
             self.undecided = Some(Box::new(Undecided { enforced, leases, ..Undecided::default() }));
             self.options.counted = true;
             self.waiter = WaiterGrant::NotRequested;

@@ -4,6 +4,8 @@
 //! It does not choose when a request is admitted: the backend has. But it may give a
 //! request that the backend rejects a slot that another waiter has left.
 
+use std::sync::Arc;
+
 use super::{
     admission::Step,
     attempt::{Attempt, Charges, longest_wait, rules},
@@ -14,7 +16,6 @@ use super::{
     queue::{is_adaptive, longest_in_queue, rate_queues},
     reservation::Reservation,
     state::RateLimiter,
-    upstream::Postponement,
     wait::slots::Newcomer,
 };
 use crate::{
@@ -48,28 +49,18 @@ pub(super) fn conclude(
         return Step::Done(None);
     }
     let is_backend = decider == Decider::Backend;
-    let (wait, reservation) = match outcome.answer {
-        OutcomeKind::Admitted { wait: 0 } => {
-            let cooldowns = &attempt.limiter.inner.cooldowns;
-            let put_off = if is_backend { cooldowns.claim(charges, None, attempt.now) } else { None };
-            let wait = put_off.map_or(0, |put_off| nanos(put_off.at.saturating_since(attempt.now)));
-            (wait, reserve(attempt, charges, outcome, decider, put_off))
-        }
-        answer => {
-            let reservation = match answer {
-                OutcomeKind::Admitted { .. } => reserve(attempt, charges, outcome, decider, None),
-                OutcomeKind::Rejected { .. } if is_backend => free_slot(attempt, charges),
-                _ => None,
-            };
-            let Some(reservation) = reservation else {
-                reject(attempt, charges, answer, decision);
-                attempt.record_rejection(charges, decision);
-                return Step::Done(None);
-            };
-            (nanos(reservation.at().saturating_since(attempt.now)), Some(reservation))
-        }
+    let step = match outcome.answer {
+        OutcomeKind::Admitted { .. } => Some(admitted(attempt, charges, outcome, decider)),
+        OutcomeKind::Rejected { .. } if is_backend => free_slot(attempt, charges),
+        _ => None,
     };
-    let (waited, sleeps) = (attempt.options.waited, wait > 0 || !is_admitted_now);
+    let Some(step) = step else {
+        reject(attempt, charges, outcome.answer, decision);
+        attempt.record_rejection(charges, decision);
+        return Step::Done(None);
+    };
+    let wait = step.departs().map_or(0, |at| nanos(at.saturating_since(attempt.now)));
+    let (waited, sleeps) = (attempt.options.waited, step.waits());
     if attempt.options.reads_decision || sleeps || waited > 0 {
         decision.admit(attempt.now, wait.saturating_add(waited));
     }
@@ -82,10 +73,7 @@ pub(super) fn conclude(
         attempt.record(rules(charges), result, decision);
         attempt.limiter.count_units(attempt.snapshot.counters, charges, decision, attempt.now);
     }
-    match reservation {
-        Some(reservation) if sleeps => Step::Sleep(reservation),
-        reservation => Step::Done(reservation),
-    }
+    step
 }
 
 /// The status of each tier, as the backend left it.
@@ -130,35 +118,35 @@ pub(super) fn state_status<'r>(mut rules: impl Iterator<Item = &'r CompiledRule>
     }
 }
 
-/// What the request keeps of what it was charged; `None` where that is nothing.
-fn reserve(
-    attempt: &Attempt<'_>,
-    charges: &[Charge<'_>],
-    outcome: &Outcome,
-    decider: Decider,
-    put_off: Option<Postponement>,
-) -> Option<Reservation> {
+/// The request is admitted: it keeps what it was charged, if anything is to be done with that.
+fn admitted(attempt: &Attempt<'_>, charges: &[Charge<'_>], outcome: &Outcome, decider: Decider) -> Step {
     let Attempt { limiter, snapshot, now, .. } = *attempt;
     let limits = limiter.found_in_flight(charges, &outcome.tiers, FoundLimits::new(), now);
     let keeps_lease = attempt.keeps_lease(charges);
     let waits = outcome.answer != OutcomeKind::Admitted { wait: 0 };
+    let may_be_put_off = !waits && decider == Decider::Backend;
+    let put_off = if may_be_put_off { limiter.inner.cooldowns.claim(charges, None, now) } else { None };
     let is_kept = keeps_lease || waits || put_off.is_some();
     let mirrors = snapshot.policy.fails_locally && decider == Decider::Backend;
     let mirror = if mirrors { keep_warm(limiter, snapshot, charges, now, is_kept) } else { None };
     if !is_kept {
-        return None;
+        return Step::Done(None);
     }
     let grant = Grant { mirror, limits, ..Grant::new(decider, Receipt::new(snapshot.policy, charges, now, outcome)) };
-    Some(match waits {
-        false => Reservation::now(Lease::new(limiter, grant), keeps_lease).put_off(put_off),
-        true => Reservation::later(limiter, grant, keeps_lease, newcomer(attempt, charges), attempt.slots.take()),
-    })
+    if waits {
+        let newcomer = newcomer(attempt, charges);
+        return Step::Sleep(Box::new(Reservation::later(attempt, grant, keeps_lease, newcomer)));
+    }
+    let mut lease = Lease::new(limiter, grant);
+    (lease.is_kept, lease.put_off) = (keeps_lease, put_off);
+    let lease = Arc::new(lease);
+    if put_off.is_some() { Step::PutOff(lease) } else { Step::Done(Some(lease)) }
 }
 
 /// A slot that the queue of these charges keeps free, where there is one in
 /// time: others may have reserved all later ones. Under a fair rule, a slot of a
 /// tenant that has more waiters.
-fn free_slot(attempt: &Attempt<'_>, charges: &[Charge<'_>]) -> Option<Reservation> {
+fn free_slot(attempt: &Attempt<'_>, charges: &[Charge<'_>]) -> Option<Step> {
     if attempt.limiter.inner.waiters.waiting() == 0 {
         return None;
     }
@@ -166,16 +154,14 @@ fn free_slot(attempt: &Attempt<'_>, charges: &[Charge<'_>]) -> Option<Reservatio
     if newcomer.deadline <= newcomer.now {
         return None;
     }
-    let keeps_lease = attempt.keeps_lease(charges);
-    let (reservation, is_taken) =
-        Reservation::free(attempt.limiter, attempt.snapshot.policy, charges, keeps_lease, newcomer)?;
+    let (reservation, is_taken) = Reservation::free(attempt, charges, newcomer)?;
     if !attempt.enter() {
         if !is_taken {
             return None;
         }
         attempt.replace_waiter();
     }
-    Some(reservation)
+    Some(Step::Sleep(Box::new(reservation)))
 }
 
 /// A waiter in the queue of all that are charged the same.

@@ -17,6 +17,7 @@ use super::{
     fallback::fall_back,
     grant::Decider,
     immediate::Immediate,
+    lease::Lease,
     observe,
     queue::longest_in_queue,
     shadow::ask_shadows,
@@ -226,7 +227,7 @@ impl Attempt<'_> {
     /// Decides a new request.
     pub(super) fn start(&mut self, decision: &mut Decision) -> Next {
         match self.ask(decision) {
-            Step::Done(kept) => Next::Done(kept.and_then(|mut kept| kept.take())),
+            Step::Done(kept) => Next::Done(kept.and_then(Lease::send)),
             step => Next::Wait(Admission::new(self, step)),
         }
     }

@@ -12,6 +12,7 @@ use std::{
     future::Future,
     mem,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -27,6 +28,7 @@ use super::{
     shadow::poll_replies,
     wait::{
         fifo::QueueEntry,
+        slots::SlotTime,
         timer::{Timer, longest_sleep},
     },
 };
@@ -82,8 +84,8 @@ impl Admission {
         let Self { limiter, options, step, .. } = self;
         match step {
             Step::Done(_) => {}
-            Step::Sleep(reservation) => {
-                let at = reservation.at();
+            Step::Sleep(_) | Step::PutOff(_) => {
+                let Some(at) = step.departs() else { return Poll::Pending };
                 // A clock that is set ahead admits no waiter sooner. A late reply
                 // of a remote backend was decided before the wait began.
                 let latest = match limiter.inner.engine.is_some() {
@@ -91,7 +93,7 @@ impl Admission {
                     false => Timestamp::from_nanos(u64::MAX),
                 };
                 let now = || limiter.now().min(latest);
-                let is_called = reservation.poll_called(cx).is_ready();
+                let is_called = matches!(step, Step::Sleep(reservation) if reservation.poll_called(cx).is_ready());
                 if !is_called {
                     // Counted from the decision: a clock that was set back since
                     // then must not make the timer sleep for longer.
@@ -145,23 +147,33 @@ impl Admission {
 
 /// What ends a step.
 impl Admission {
-    /// It is `now`: the slot has come, or was moved.
+    /// It is `now`: the slot, or the time to which it was put off, has come or was moved.
     fn on_slot(&mut self, now: Timestamp, decision: &mut Decision) {
-        let Step::Sleep(reservation) = &mut self.step else { return };
-        let before = reservation.at();
-        let Some((mut at, mut is_due)) = reservation.look(now) else { return self.on_slot_lost(before, decision) };
-        if is_due && self.restart_if_cooling_down(decision) {
+        let Some(before) = self.step.departs() else { return };
+        let mut at = before;
+        if let Step::Sleep(reservation) = &mut self.step {
+            let time = reservation.look(now);
+            at = reservation.at();
+            match time {
+                SlotTime::Later(_) => {}
+                SlotTime::Now(_, lease) => self.step = Step::PutOff(lease),
+                SlotTime::Lost => return self.on_slot_lost(before, decision),
+            }
+        }
+        if self.restart_if_cooling_down(decision) {
             return;
         }
-        let Step::Sleep(reservation) = &mut self.step else { return };
-        if is_due && reservation.is_put_off(now) {
-            (at, is_due) = (reservation.at(), false);
+        if let Step::PutOff(lease) = &mut self.step {
+            match lease.is_put_off(now) {
+                true => at = lease.sent(),
+                false => {
+                    let step = Step::Done(Some(Arc::clone(lease)));
+                    self.take_step(step);
+                }
+            }
         }
         let wait = (decision.wait() + at.saturating_since(before)).saturating_sub(before.saturating_since(at));
         decision.admit(decision.decided_at(), nanos(wait));
-        if is_due && let Step::Sleep(reservation) = mem::replace(&mut self.step, Step::Done(None)) {
-            self.take_step(Step::Done(Some(reservation)));
-        }
     }
 
     /// Another tenant's waiter has its slot at `at`: too many of its own tenant's
@@ -241,7 +253,7 @@ impl Admission {
         let is_cooling_down = self.limiter.cooling_until(&charges, now).is_some();
         if is_cooling_down {
             let receipt = Receipt::new(first.policy(), &charges, asked, outcome);
-            Lease::new(&self.limiter, Grant::new(Decider::Backend, receipt)).refund();
+            drop(Lease::new(&self.limiter, Grant::new(Decider::Backend, receipt)));
         }
         is_cooling_down
     }

@@ -3,7 +3,7 @@
 //!
 //! Invariant: no request waits for the fallback limiter.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     admission::Step,
@@ -12,7 +12,6 @@ use super::{
     grant::{Decider, Grant},
     lease::Lease,
     observe,
-    reservation::Reservation,
     wait::capacity::WaiterGrant,
 };
 use crate::{
@@ -55,7 +54,9 @@ pub(super) fn fall_back(attempt: &mut Attempt<'_>, error: BackendError, decision
         // Nothing is charged, but the upstream may send feedback all the same.
         return Step::Done(keeps_lease.then(|| {
             let receipt = Receipt::counted(snapshot.policy, charges, now, []);
-            Reservation::now(Lease::new(limiter, Grant::new(Decider::Fallback, receipt)), true)
+            let mut lease = Lease::new(limiter, Grant::new(Decider::Fallback, receipt));
+            lease.is_kept = true;
+            Arc::new(lease)
         }));
     }
     let request = attempt.request(&local, Duration::ZERO);
@@ -68,11 +69,11 @@ pub(super) fn fall_back(attempt: &mut Attempt<'_>, error: BackendError, decision
     if decision.is_allowed() && !options.peeks() {
         observe::record_also(rules_that_fail(FailureMode::Open), RequestResult::FailedOpen);
     }
-    if keeps_lease && let Step::Done(Some(reservation)) = &mut step {
+    if keeps_lease && let Step::Done(Some(lease)) = &mut step {
         // Upstream feedback concerns the rules that failed open as well.
         let fails_open = |charge: &&Charge<'_>| charge.rule.failure_mode(kind) == FailureMode::Open;
         let open: Charges<'_> = charges.iter().filter(fails_open).copied().collect();
-        reservation.add_uncharged(Receipt::counted(snapshot.policy, &open, now, []));
+        lease.add_uncharged(Receipt::counted(snapshot.policy, &open, now, []));
     }
     step
 }

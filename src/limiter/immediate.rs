@@ -113,10 +113,10 @@ impl<'a> Immediate<'a> {
         if !options.keeps_lease && !charges.iter().any(is_kept_by) {
             return None;
         }
-        let limits = limiter.found_in_flight(charges, states, limits, now);
         let receipt = Receipt::immediate(policy, charges, now, states.iter().map(|state| (state.reset, state.mark)));
+        let limits = limiter.found_in_flight(charges, states, limits, now);
         let mut lease = Lease::new(limiter, Grant { limits, ..Grant::new(Decider::Backend, receipt) });
-        lease.count(Vec::new(), None);
+        lease.count();
         Some(Arc::new(lease))
     }
 

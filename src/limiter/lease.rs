@@ -3,7 +3,7 @@
 //!
 //! Invariant: in-flight units are released exactly once, by the first of
 //! [`Lease::release`], [`Lease::refund`] and drop. Settling stays possible
-//! afterwards.
+//! afterwards. A lease that is dropped before [`Lease::send`] is refunded.
 
 use std::{
     collections::BTreeMap,
@@ -45,11 +45,15 @@ pub(crate) struct Lease {
     /// Whether a rule follows what becomes of the request: by far most do not, and are not
     /// asked.
     pub(super) is_followed_up: bool,
-    /// Whether it is counted among the limiter's permits.
-    is_counted: bool,
+    /// The request was sent, and it is counted among the limiter's permits.
+    pub(super) is_sent: bool,
     is_released: AtomicBool,
-    /// When the request was sent, if its slot was put off.
-    put_off: Option<Postponement>,
+    /// Whether the request keeps it once it is sent.
+    pub(super) is_kept: bool,
+    /// The resume schedule of a key has put the request off.
+    pub(super) put_off: Option<Postponement>,
+    /// The end of the cooldown after which its slot was reserved; the epoch without one.
+    pub(super) behind: Timestamp,
 }
 
 /// What became of a request's cost while it was under way.
@@ -67,13 +71,6 @@ pub(super) struct Added {
     pub(super) units: u64,
 }
 
-impl Added {
-    /// Whether it was charged by any such rule.
-    fn is_any(&self, which: impl Fn(&CompiledRule) -> bool) -> bool {
-        self.lease.receipts().any(|(receipt, _)| receipt.rules().any(&which))
-    }
-}
-
 impl Lease {
     pub(super) fn new(limiter: &RateLimiter, grant: Grant) -> Self {
         let is_followed_up = grant.receipt.rules().any(CompiledRule::follows_up);
@@ -83,9 +80,11 @@ impl Lease {
             shadows: Vec::new(),
             changes: Mutex::default(),
             is_followed_up,
-            is_counted: false,
+            is_sent: false,
             is_released: AtomicBool::new(false),
+            is_kept: false,
             put_off: None,
+            behind: Timestamp::UNIX_EPOCH,
         }
     }
 
@@ -104,32 +103,17 @@ impl Lease {
         is_kept.then(|| Self::new(limiter, Grant::new(Decider::Backend, receipt)))
     }
 
-    /// The request is sent, at its slot or at the later time `put_off`:
-    /// the lease counts as a permit until it is released.
-    pub(super) fn count(&mut self, shadows: Vec<Self>, put_off: Option<Postponement>) {
-        self.is_followed_up |= shadows.iter().any(|shadow| shadow.is_followed_up);
-        (self.shadows, self.put_off) = (shadows, put_off);
-        self.is_counted = true;
+    /// The request is sent: the lease counts as a permit until it is released.
+    pub(super) fn count(&mut self) {
+        self.is_sent = true;
         self.limiter.inner.permits.add();
-    }
-
-    /// It counts as a permit already, until it is released.
-    pub(super) fn counted_before(mut self) -> Self {
-        self.is_counted = true;
-        self
     }
 
     /// It is a part of another lease, which settles it, and no permit of its own.
     pub(super) fn into_part(mut self: Arc<Self>) -> Arc<Self> {
         self.release();
-        Arc::get_mut(&mut self).into_iter().for_each(|own| own.is_counted = false);
+        Arc::get_mut(&mut self).into_iter().for_each(|own| own.is_sent = false);
         self
-    }
-
-    /// It concerns these charges too, which were not charged.
-    pub(super) fn add_uncharged(&mut self, receipt: Receipt) {
-        self.is_followed_up |= receipt.rules().any(CompiledRule::follows_up);
-        self.grant.receipt.append(receipt);
     }
 
     pub(super) fn receipt(&self) -> &Receipt {
@@ -155,7 +139,12 @@ impl Lease {
 
     /// Whether a rule that follows the request up is such a rule.
     fn follows_up(&self, which: impl Fn(&CompiledRule) -> bool) -> bool {
-        self.is_followed_up && self.receipts().any(|(receipt, _)| receipt.rules().any(&which))
+        self.is_followed_up && self.is_charged_by(which)
+    }
+
+    /// Whether such a rule charged it.
+    fn is_charged_by(&self, which: impl Fn(&CompiledRule) -> bool) -> bool {
+        self.receipts().any(|(receipt, _)| receipt.rules().any(&which))
     }
 
     /// All that can be settled, and the limiter that charged it.
@@ -165,8 +154,8 @@ impl Lease {
 
     /// Those of the enforced rules.
     fn own_receipts(&self) -> impl Iterator<Item = (&Receipt, Decider)> {
-        let Grant { decider, receipt, mirror, .. } = &self.grant;
-        std::iter::once((&**receipt, *decider)).chain(mirror.iter().map(|mirror| (&**mirror, Decider::Mirror)))
+        let mirror = self.grant.mirror.iter().map(|mirror| (&**mirror, Decider::Mirror));
+        std::iter::once((self.receipt(), self.grant.decider)).chain(mirror)
     }
 
     /// Charges more, or gives some back, of what the request costs in this unit: for the
@@ -242,7 +231,7 @@ impl Lease {
     /// Gives back what rules charged that refund what no handler has settled.
     fn refund_unsettled(&self, settled: &[(String, u64)]) {
         let refunds = |rule: &CompiledRule| rule.options.unsettled == Unsettled::Refund;
-        if self.is_counted && self.follows_up(refunds) {
+        if self.follows_up(refunds) {
             let is_open = |rule: &CompiledRule| settled.iter().all(|(unit, _)| unit != rule.options.unit_name());
             self.settle_where(|rule| refunds(rule) && is_open(rule), Settlement::GiveBack(u64::MAX));
         }
@@ -256,7 +245,9 @@ impl Lease {
     /// Gives back what was added latest, and then what the request was charged.
     fn give_back_where(&self, which: impl Fn(&CompiledRule) -> bool + Copy, units: u64) {
         let mut left = units;
-        for added in self.changes().added.iter_mut().rev().filter(|added| added.units > 0 && added.is_any(which)) {
+        for added in
+            self.changes().added.iter_mut().rev().filter(|added| added.units > 0 && added.lease.is_charged_by(which))
+        {
             let own = added.units.min(left);
             added.lease.settle_where(which, Settlement::GiveBack(own));
             added.units -= own;
@@ -365,42 +356,29 @@ impl Lease {
     /// charged stays charged.
     pub(crate) fn release(&self) {
         if self.is_first_release() {
-            let Grant { decider, receipt, mirror, .. } = &self.grant;
-            if let Some(mirror) = mirror.as_ref().filter(|mirror| mirror.holds_in_flight()) {
-                self.limiter.fallback().release(mirror, self.limiter.now());
+            for (receipt, decider) in self.own_receipts().filter(|(receipt, _)| receipt.holds_in_flight()) {
+                self.backend_of(decider).release(receipt, self.limiter.now());
             }
-            if receipt.holds_in_flight() {
-                self.backend_of(*decider).release(receipt, self.limiter.now());
-                self.call_next();
-            }
+            self.call_next();
         }
     }
 
     /// Gives back all that was charged, what was added too, where that cannot break
-    /// a bound.
+    /// a bound. What a shadow rule charged stays, unless it is settled late.
     pub(crate) fn refund(&self) {
+        if self.receipt().rules().any(|rule| rule.options.shadow && !rule.is_settled_late()) {
+            return self.release();
+        }
         for Added { lease, units } in self.changes().added.drain(..) {
             lease.settle_where(|_| true, Settlement::GiveBack(units));
         }
-        self.shadows.iter().for_each(Self::refund_shadow);
+        self.shadows.iter().for_each(Self::refund);
         if self.is_first_release() {
             for (receipt, decider) in self.own_receipts() {
                 self.backend_of(decider).refund(receipt, self.limiter.now());
             }
             self.limiter.gave_back(self.receipt());
-            if self.receipt().holds_in_flight() {
-                self.call_next();
-            }
-        }
-    }
-
-    /// The request of this shadow rule's lease is not sent. What the rule charged
-    /// stays, unless it is settled late.
-    pub(super) fn refund_shadow(&self) {
-        if self.receipt().rules().any(CompiledRule::is_settled_late) {
-            self.refund();
-        } else {
-            self.release();
+            self.call_next();
         }
     }
 
@@ -413,7 +391,7 @@ impl Lease {
         let is_first = !self.is_released.swap(true, Ordering::AcqRel);
         if is_first {
             self.shadows.iter().for_each(Self::release);
-            if self.is_counted {
+            if self.is_sent {
                 self.limiter.inner.permits.subtract();
             }
         }
@@ -457,6 +435,9 @@ fn difference(charged: u64, actual: u64) -> Settlement {
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        if !self.is_sent {
+            return self.refund();
+        }
         let changes = self.changes.get_mut().unwrap_or_else(PoisonError::into_inner);
         let settled = std::mem::take(&mut changes.settled);
         self.learn_costs(&settled);
@@ -467,6 +448,6 @@ impl Drop for Lease {
 
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease").field("receipt", &self.grant.receipt).finish_non_exhaustive()
+        f.debug_struct("Lease").field("receipt", self.receipt()).finish_non_exhaustive()
     }
 }

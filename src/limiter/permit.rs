@@ -252,7 +252,10 @@ impl Charged {
             let charges: Charges<'_> = self.rules.iter().map(|rule| rule.charge(&self.policy)).collect();
             let resets = decision.tiers().iter().map(|status| status.reset);
             let receipt = Receipt::immediate(&self.policy, &charges, at, resets.zip(self.versions.iter().copied()));
-            Box::new(Lease::new(&self.limiter, Grant::new(Decider::Backend, receipt)).counted_before())
+            let mut lease = Lease::new(&self.limiter, Grant::new(Decider::Backend, receipt));
+            // It counts as a permit already.
+            lease.is_sent = true;
+            Box::new(lease)
         })
     }
 }

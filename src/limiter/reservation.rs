@@ -1,12 +1,10 @@
-//! A request that is admitted but not yet sent: its slot is now or in the
-//! future. Knows when to look again, and awaits nothing.
+//! A slot in the future: [`Reservation`]. Knows when to look again, and awaits nothing.
 //!
 //! To wait is to reserve: a charge at a time in the future, which later requests
 //! see in the state. The slot belongs to the queue of all that are charged the
 //! same, which hands it on if the waiter leaves.
 //!
-//! Invariant: a reservation that is dropped before [`Reservation::take`] refunds
-//! what was charged, or hands it on.
+//! Invariant: a reservation that is dropped hands its slot on, or refunds it.
 
 use std::{
     hash::BuildHasher,
@@ -20,51 +18,36 @@ use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
 use super::{
-    attempt::{Attempt, Charges, LockedSlots, longest_wait},
+    attempt::{Attempt, Charges, longest_wait},
     grant::{Decider, Grant},
     lease::Lease,
     state::RateLimiter,
-    upstream::Postponement,
     wait::slots::{Newcomer, SlotEntry, SlotOwner, SlotTime},
 };
 use crate::{
     backend::{Charge, OwnedCharge, Receipt, ReservationOwner},
     fingerprint::Fingerprint,
-    policy::CompiledPolicy,
+    policy::CompiledRule,
     time::Timestamp,
 };
 
-/// An admitted request's claim to be sent at its slot.
-#[derive(Debug)]
-pub(crate) struct Reservation {
-    /// `None` once it was taken or refunded.
-    slot: Option<Slot>,
-    /// Leases of shadow rules.
-    shadows: Vec<Lease>,
-    /// Whether the request keeps a lease once it is sent.
-    keeps_lease: bool,
-    /// The end of the cooldown after which the slot was reserved. Zero without
-    /// one.
-    behind: Timestamp,
-    /// Whether the resume schedule of a key has put the slot off, and until when.
-    put_off: Option<Box<Postponement>>,
-}
+type Owners = SmallVec<[ReservationOwner; 1]>;
 
+/// A slot in the future, for a request that is admitted. Dropped before it has left its
+/// queue, it hands the slot on.
 #[derive(Debug)]
-enum Slot {
-    /// Its time has come.
-    Due(Arc<Lease>),
-    /// In the future. In a box, so that one that is due takes little.
-    Queued(Box<QueuedSlot>),
-}
-
-#[derive(Debug)]
-struct QueuedSlot {
+pub(super) struct Reservation {
     limiter: RateLimiter,
     entry: SlotEntry,
+    has_left: bool,
     /// The owners of the charges. They stay with the request, whichever slot it
     /// gets.
-    owners: SmallVec<[ReservationOwner; 1]>,
+    owners: Owners,
+    /// Leases of shadow rules.
+    pub(super) shadows: Vec<Lease>,
+    /// See [`Lease::is_kept`] and [`Lease::behind`].
+    pub(super) is_kept: bool,
+    behind: Timestamp,
 }
 
 /// The limiter that has charged the slots.
@@ -92,7 +75,7 @@ impl SlotOwner<Grant> for Owner<'_> {
 
     /// What another backend has charged is refunded here: it is foreign code.
     fn refunded(&self, grant: Grant) {
-        Lease::new(self.limiter, grant).refund();
+        drop(Lease::new(self.limiter, grant));
     }
 }
 
@@ -124,187 +107,137 @@ fn queue_of<'a>(charges: impl Iterator<Item = Charge<'a>>) -> Fingerprint {
 }
 
 impl Reservation {
-    /// The reservation of a request that can be sent now.
-    pub(super) fn now(lease: Lease, keeps_lease: bool) -> Self {
-        let behind = Timestamp::from_nanos(0);
-        Self { slot: Some(Slot::Due(Arc::new(lease))), shadows: Vec::new(), keeps_lease, behind, put_off: None }
-    }
-
-    /// The reservation of a request for which only shadow rules keep a lease.
-    pub(super) fn of_shadows(limiter: &RateLimiter) -> Self {
-        Self::now(Lease::new(limiter, Grant::new(Decider::Backend, Receipt::nothing(limiter.now()))), true)
-    }
-
     /// A slot in the future, which the newcomer brings to its queue.
-    pub(super) fn later(
-        limiter: &RateLimiter,
-        grant: Grant,
-        keeps_lease: bool,
-        newcomer: Newcomer,
-        slots: Option<LockedSlots<'_>>,
-    ) -> Self {
-        let (at, now) = (grant.receipt.at(), Timestamp::from_nanos(newcomer.now));
-        let until = limiter.inner.cooldowns.until(grant.receipt.charges(), now);
-        let behind = until.filter(|until| *until <= at).unwrap_or(Timestamp::from_nanos(0));
-        let owners = grant.receipt.kept().map(OwnedCharge::owner).collect();
+    pub(super) fn later(attempt: &Attempt<'_>, grant: Grant, is_kept: bool, newcomer: Newcomer) -> Self {
+        let (limiter, receipt) = (attempt.limiter, &grant.receipt);
+        let (at, now) = (receipt.at(), Timestamp::from_nanos(newcomer.now));
+        let until = limiter.inner.cooldowns.until(receipt.charges(), now);
+        let behind = until.filter(|until| *until <= at).unwrap_or(Timestamp::UNIX_EPOCH);
+        let owners = receipt.kept().map(OwnedCharge::owner).collect();
         let newcomer = Newcomer { earliest: behind.as_nanos(), ..newcomer };
-        let slots = slots.unwrap_or_else(|| limiter.inner.slots.lock(queue_of(grant.receipt.charges())));
+        let slots = attempt.slots.take().unwrap_or_else(|| limiter.inner.slots.lock(queue_of(receipt.charges())));
         let entry = slots.enter(newcomer, (at, grant), &Owner { limiter, now });
-        Self::queued(QueuedSlot { limiter: limiter.clone(), entry, owners }, keeps_lease, behind)
+        Self::new(limiter, (entry, owners), is_kept, behind)
     }
 
     /// A free slot of the queue that these charges would join, or under a fair
     /// rule one of a greedier tenant, in time for the newcomer. Also returns
     /// whether it takes another waiter's place.
-    pub(super) fn free(
-        limiter: &RateLimiter,
-        policy: &Arc<CompiledPolicy>,
-        charges: &[Charge<'_>],
-        keeps_lease: bool,
-        newcomer: Newcomer,
-    ) -> Option<(Self, bool)> {
-        let now = Timestamp::from_nanos(newcomer.now);
-        let until = limiter.inner.cooldowns.until(charges, now);
-        let behind = until.unwrap_or(Timestamp::from_nanos(0));
+    pub(super) fn free(attempt: &Attempt<'_>, charges: &[Charge<'_>], newcomer: Newcomer) -> Option<(Self, bool)> {
+        let (limiter, now) = (attempt.limiter, Timestamp::from_nanos(newcomer.now));
+        let behind = limiter.inner.cooldowns.until(charges, now).unwrap_or(Timestamp::UNIX_EPOCH);
         let newcomer = Newcomer { earliest: behind.as_nanos(), ..newcomer };
         let queue = queue_of(charges.iter().copied());
         let (entry, is_taken) = limiter.inner.slots.enter_free(queue, newcomer, &Owner { limiter, now })?;
-        let owners = charges.iter().map(|charge| OwnedCharge::new(charge, policy).owner()).collect();
-        let slot = QueuedSlot { limiter: limiter.clone(), entry, owners };
-        Some((Self::queued(slot, keeps_lease, behind), is_taken))
+        let owner = |charge| OwnedCharge::new(charge, attempt.snapshot.policy).owner();
+        let (owners, is_kept) = (charges.iter().map(owner).collect(), attempt.keeps_lease(charges));
+        Some((Self::new(limiter, (entry, owners), is_kept, behind), is_taken))
     }
 
-    fn queued(slot: QueuedSlot, keeps_lease: bool, behind: Timestamp) -> Self {
-        Self { slot: Some(Slot::Queued(Box::new(slot))), shadows: Vec::new(), keeps_lease, behind, put_off: None }
+    fn new(limiter: &RateLimiter, (entry, owners): (SlotEntry, Owners), is_kept: bool, behind: Timestamp) -> Self {
+        let limiter = limiter.clone();
+        Self { limiter, entry, has_left: false, owners, shadows: Vec::new(), is_kept, behind }
     }
 
-    /// The time of its slot, as far as it is known: others may move it.
+    /// The time of the slot, as far as it is known: others may move it.
     pub(super) fn at(&self) -> Timestamp {
-        match &self.slot {
-            Some(Slot::Due(lease)) => self.put_off.as_ref().map_or(lease.receipt().at(), |put_off| put_off.at),
-            Some(Slot::Queued(queued)) => queued.entry.at(),
-            None => Timestamp::from_nanos(0),
-        }
+        self.entry.at()
     }
 
-    /// Ready once its slot was moved up: the timer has to be set again.
+    /// Ready once the slot was moved up: the timer has to be set again.
     pub(super) fn poll_called(&self, cx: &Context<'_>) -> Poll<()> {
-        match &self.slot {
-            Some(Slot::Queued(queued)) => queued.limiter.inner.slots.poll_called(&queued.entry, cx),
-            _ if self.put_off.is_some() => Poll::Pending,
-            _ => Poll::Ready(()),
+        self.limiter.inner.slots.poll_called(&self.entry, cx)
+    }
+
+    /// The slot as it stands at `now`.
+    pub(super) fn look(&mut self, now: Timestamp) -> SlotTime<Arc<Lease>> {
+        let Self { limiter, entry, .. } = self;
+        let time = limiter.inner.slots.look(entry, now, &Owner { limiter, now });
+        self.has_left = !matches!(time, SlotTime::Later(_));
+        match time {
+            SlotTime::Later(at) => SlotTime::Later(at),
+            SlotTime::Now(at, grant) => SlotTime::Now(at, self.lease(grant)),
+            SlotTime::Lost => SlotTime::Lost,
         }
     }
 
-    /// Called when it is `now`. Returns the time of its slot, and whether that
-    /// has come; `None` if another tenant's waiter has the slot.
-    pub(super) fn look(&mut self, now: Timestamp) -> Option<(Timestamp, bool)> {
-        let Some(Slot::Queued(queued)) = &mut self.slot else { return Some((self.at(), true)) };
-        let QueuedSlot { limiter, entry, owners } = &mut **queued;
-        let due = match limiter.inner.slots.look(entry, now, &Owner { limiter, now }) {
-            SlotTime::Later(_) => return Some((entry.at(), false)),
-            SlotTime::Now(_, mut grant) => {
-                grant.receipt.kept_mut().zip(mem::take(owners)).for_each(|(kept, owner)| kept.assign_to(owner));
-                Some((entry.at(), Slot::Due(Arc::new(Lease::new(limiter, grant)))))
-            }
-            SlotTime::Lost => None,
-        };
-        let (at, slot) = due.unzip();
-        self.slot = slot;
-        at.map(|at| (at, true))
-    }
-
-    /// Its slot is put off.
-    pub(super) fn put_off(mut self, put_off: Option<Postponement>) -> Self {
-        self.put_off = put_off.map(Box::new);
-        self
-    }
-
-    /// Its slot has come at `now`. Returns whether the resume schedule of a key puts
-    /// it off.
-    pub(super) fn is_put_off(&mut self, now: Timestamp) -> bool {
-        let Some(Slot::Due(lease)) = &self.slot else { return false };
-        let charges: Charges<'_> = lease.receipt().charges().collect();
-        // A request that was put off is sent now, however late its timer is.
-        let now = if self.put_off.is_some() { lease.limiter.now().max(now) } else { now };
-        let put_off = lease.limiter.inner.cooldowns.claim(&charges, self.put_off.as_deref(), now);
-        let is_put_off = put_off.is_some();
-        self.put_off = put_off.map(Box::new).or_else(|| self.put_off.take());
-        is_put_off
-    }
-
-    /// Whether a key of the request is cooling down, beyond the cooldown after
-    /// which the slot was reserved.
-    pub(super) fn is_cooling_down(&self) -> bool {
-        let Some(Slot::Due(lease)) = &self.slot else { return false };
-        let receipt = lease.receipt();
-        let cooldowns = &lease.limiter.inner.cooldowns;
-        let Some(until) = cooldowns.until(receipt.charges(), lease.limiter.now()) else { return false };
-        let has_slept = until <= self.behind.min(receipt.at());
-        if has_slept {
-            cooldowns.slept_out(receipt.charges(), until);
-        }
-        !has_slept
-    }
-
-    /// Refunds the slot, so that another can be reserved. Returns the charges to
-    /// decide again, and the leases of shadow rules, which are charged once.
-    pub(super) fn give_back(&mut self) -> (Vec<OwnedCharge>, Vec<Lease>) {
-        let lease = self.lease();
-        let charges = lease.iter().flat_map(|lease| lease.receipt().kept()).cloned().collect();
-        if let Some(lease) = lease {
-            lease.refund();
-        }
-        (charges, mem::take(&mut self.shadows))
-    }
-
-    /// Keeps these leases of shadow rules as well.
-    pub(super) fn keep(&mut self, shadows: Vec<Lease>) {
-        self.keeps_lease = true;
-        self.shadows.extend(shadows);
-    }
-
-    /// The request is subject to these charges too, which were not charged.
-    pub(super) fn add_uncharged(&mut self, receipt: Receipt) {
-        if let Some(Slot::Due(lease)) = &mut self.slot
-            && let Some(lease) = Arc::get_mut(lease)
-        {
-            lease.add_uncharged(receipt);
-        }
-    }
-
-    /// Called when the request is sent. Returns the lease that it keeps.
-    pub(crate) fn take(&mut self) -> Option<Arc<Lease>> {
-        let mut lease = self.lease()?;
-        let shadows = mem::take(&mut self.shadows);
-        if !self.keeps_lease {
-            return None;
-        }
-        // It has not been shared yet.
-        Arc::get_mut(&mut lease)?.count(shadows, self.put_off.as_deref().copied());
-        Some(lease)
-    }
-
-    /// Takes the lease, if its time has come.
-    fn lease(&mut self) -> Option<Arc<Lease>> {
-        match self.slot.take_if(|slot| matches!(slot, Slot::Due(_))) {
-            Some(Slot::Due(lease)) => Some(lease),
-            _ => None,
-        }
+    /// The slot has come, whichever request reserved it.
+    fn lease(&mut self, mut grant: Grant) -> Arc<Lease> {
+        grant.receipt.kept_mut().zip(mem::take(&mut self.owners)).for_each(|(kept, owner)| kept.assign_to(owner));
+        let mut lease = Lease::new(&self.limiter, grant);
+        (lease.is_kept, lease.behind) = (self.is_kept, self.behind);
+        let mut lease = Arc::new(lease);
+        lease.keep(mem::take(&mut self.shadows));
+        lease
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.shadows.iter().for_each(Lease::refund_shadow);
-        match self.slot.take() {
-            Some(Slot::Due(lease)) => lease.refund(),
-            Some(Slot::Queued(queued)) => {
-                let QueuedSlot { limiter, entry, .. } = *queued;
-                let now = limiter.now();
-                limiter.inner.slots.leave(&entry, now, &Owner { limiter: &limiter, now });
-            }
-            None => {}
+        if !self.has_left {
+            let (limiter, now) = (&self.limiter, self.limiter.now());
+            limiter.inner.slots.leave(&self.entry, now, &Owner { limiter, now });
         }
+    }
+}
+
+/// A request that is admitted, but not sent yet: its lease is shared with nobody.
+impl Lease {
+    /// The lease of a request for which only shadow rules keep one.
+    pub(super) fn of_nothing(limiter: &RateLimiter) -> Self {
+        Self::new(limiter, Grant::new(Decider::Backend, Receipt::nothing(limiter.now())))
+    }
+
+    /// Keeps these leases of shadow rules as well.
+    pub(super) fn keep(self: &mut Arc<Self>, shadows: Vec<Self>) {
+        if let Some(own) = Arc::get_mut(self).filter(|_| !shadows.is_empty()) {
+            own.is_kept = true;
+            own.is_followed_up |= shadows.iter().any(|shadow| shadow.is_followed_up);
+            own.shadows.extend(shadows);
+        }
+    }
+
+    /// The request is sent. Returns the lease if it keeps it: a permit until it is released.
+    pub(super) fn send(mut self: Arc<Self>) -> Option<Arc<Self>> {
+        if let Some(own) = Arc::get_mut(&mut self).filter(|own| own.is_kept) {
+            own.count();
+            return Some(self);
+        }
+        self.release();
+        None
+    }
+
+    /// It concerns these charges too, which were not charged.
+    pub(super) fn add_uncharged(self: &mut Arc<Self>, receipt: Receipt) {
+        if let Some(own) = Arc::get_mut(self) {
+            own.is_followed_up |= receipt.rules().any(CompiledRule::follows_up);
+            own.grant.receipt.append(receipt);
+        }
+    }
+
+    /// The slot has come at `now`. Returns whether the resume schedule of a key puts
+    /// it off.
+    pub(super) fn is_put_off(self: &mut Arc<Self>, now: Timestamp) -> bool {
+        let Some(own) = Arc::get_mut(self) else { return false };
+        // A request that was put off is sent now, however late its timer is.
+        let now = if own.put_off.is_some() { own.limiter.now().max(now) } else { now };
+        let put_off = {
+            let charges: Charges<'_> = own.receipt().charges().collect();
+            own.limiter.inner.cooldowns.claim(&charges, own.put_off.as_ref(), now)
+        };
+        own.put_off = put_off.or(own.put_off);
+        put_off.is_some()
+    }
+
+    /// Whether a key of the request is cooling down, beyond the cooldown after
+    /// which the slot was reserved.
+    pub(super) fn is_cooling_down(&self) -> bool {
+        let (receipt, cooldowns) = (self.receipt(), &self.limiter.inner.cooldowns);
+        let Some(until) = cooldowns.until(receipt.charges(), self.limiter.now()) else { return false };
+        let has_slept = until <= self.behind.min(receipt.at());
+        if has_slept {
+            cooldowns.slept_out(receipt.charges(), until);
+        }
+        !has_slept
     }
 }
