@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::{
     grpc,
     priority::Priority,
+    target::{HttpTarget, Target},
     tenant::{TenantId, TenantLimits, TenantRef},
 };
 use crate::unit::REQUESTS;
@@ -83,9 +84,8 @@ pub(crate) enum Key<'a> {
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Descriptor<'a> {
-    pub(crate) path: Cow<'a, str>,
+    target: Target<'a>,
     pub(crate) method: &'a str,
-    pub(crate) route: Option<&'a str>,
     pub(crate) tenant: Option<TenantRef<'a>>,
     pub(crate) plan: Option<&'a str>,
     /// The only rule that applies, whatever it matches.
@@ -112,9 +112,8 @@ impl<'a> Descriptor<'a> {
     /// A request of cost 1 for `path`, without a tenant.
     pub fn new(path: impl Into<Cow<'a, str>>) -> Self {
         Self {
-            path: path.into(),
+            target: Target::Stated { path: path.into(), route: None },
             method: "",
-            route: None,
             tenant: None,
             plan: None,
             rule: None,
@@ -146,8 +145,16 @@ impl<'a> Descriptor<'a> {
 
     /// The pattern of the route, if the router's answer is known.
     pub fn route(mut self, route: &'a str) -> Self {
-        self.route = Some(route);
+        let path = match self.target {
+            Target::Stated { path, .. } => path,
+            Target::Http(target) => target.path().into(),
+        };
+        self.target = Target::Stated { path, route: Some(route) };
         self
+    }
+
+    pub(crate) fn set_http_target(&mut self, target: HttpTarget<'a>) {
+        self.target = Target::Http(target);
     }
 
     /// The tenant: a name, an address, or a [`TenantRef`].
@@ -273,7 +280,12 @@ impl<'a> Descriptor<'a> {
     /// The request's path.
     #[must_use]
     pub fn path(&self) -> &str {
-        &self.path
+        self.target.path()
+    }
+
+    /// The pattern of the route, if the router's answer is known.
+    pub(crate) fn matched_route(&self) -> Option<&'a str> {
+        self.target.route()
     }
 
     /// How long the request can wait at most.

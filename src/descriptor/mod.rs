@@ -9,6 +9,7 @@
 mod descriptor;
 pub(crate) mod grpc;
 mod priority;
+mod target;
 mod tenant;
 
 pub use self::{
@@ -18,5 +19,6 @@ pub use self::{
 };
 pub(crate) use self::{
     descriptor::{Key, StatedCost},
+    target::HttpTarget,
     tenant::TenantLimits,
 };

@@ -18,7 +18,7 @@ use super::{
     tenant::{UpstreamHost, peer_ip},
 };
 use crate::{
-    descriptor::{Descriptor, MissingTenant, Priority, StatedCost},
+    descriptor::{Descriptor, HttpTarget, MissingTenant, Priority, StatedCost},
     limiter::RateLimiter,
 };
 
@@ -168,9 +168,9 @@ impl Http {
         head: &RequestHead<'r>,
         has_content: impl FnOnce() -> bool,
     ) {
-        descriptor.path = self.path(head).into();
+        let router = (self.side == Side::Server).then_some(head.extensions());
+        descriptor.set_http_target(HttpTarget { uri: head.uri(), router });
         descriptor.method = head.method().as_str();
-        descriptor.route = self.route(head);
         descriptor.extensions = Some(head.extensions());
         descriptor.headers = Some(head.headers());
         if let Some(choice) = self.missing_tenant {
@@ -196,29 +196,6 @@ impl Http {
         // content.
         let exempts_preflight = || self.exempt_preflight.unwrap_or_else(|| !is_served_by_tonic(head));
         is_preflight(head, has_content) && exempts_preflight() || self.skip.as_ref().is_some_and(|skip| skip(head))
-    }
-
-    /// The path that the client sent: a nested router removes a prefix.
-    fn path<'r>(&self, head: &RequestHead<'r>) -> &'r str {
-        let uri = head.uri();
-        #[cfg(feature = "axum")]
-        let uri = match head.extensions().get::<axum::extract::OriginalUri>() {
-            Some(original) if self.side == Side::Server => &original.0,
-            _ => uri,
-        };
-        match uri.path() {
-            "" => "/",
-            path => path,
-        }
-    }
-
-    fn route<'r>(&self, head: &RequestHead<'r>) -> Option<&'r str> {
-        #[cfg(feature = "axum")]
-        if self.side == Side::Server {
-            return head.extensions().get::<axum::extract::MatchedPath>().map(axum::extract::MatchedPath::as_str);
-        }
-        let _ = head;
-        None
     }
 }
 

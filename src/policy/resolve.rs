@@ -210,8 +210,8 @@ impl<'a> Lookup<'a> {
     pub(super) fn new(policy: &'a CompiledPolicy, descriptor: &'a Descriptor<'a>) -> Self {
         // Where no rule matches by path, nothing reads the other spellings.
         let spelling = match policy.matcher.is_empty() {
-            true => Spelling::only(&descriptor.path),
-            false => Spelling::new(&descriptor.path, policy.policy.ignore_case),
+            true => Spelling::only(descriptor.path()),
+            false => Spelling::new(descriptor.path(), policy.policy.ignore_case),
         };
         Self { policy, descriptor, spelling }
     }
@@ -298,7 +298,9 @@ impl<'a> Lookup<'a> {
         if !matcher.is_empty() {
             matcher.find_spelled(&self.spelling, found);
         }
-        if let Some(route) = self.descriptor.route {
+        if matcher.has_routes()
+            && let Some(route) = self.descriptor.matched_route()
+        {
             matcher.find_route(route, found);
         }
     }
@@ -309,7 +311,7 @@ impl<'a> Lookup<'a> {
     pub(super) fn is_as_sent(&self, found: PatternMatch) -> bool {
         match self.rule(found).options.matches.paths.get(usize::from(found.pattern)) {
             Some(pattern) if !self.spelling.is_only() => {
-                self.spelling.resolved().is_none() && pattern::matches_as_sent(pattern, &self.descriptor.path)
+                self.spelling.resolved().is_none() && pattern::matches_as_sent(pattern, self.descriptor.path())
             }
             // A route is the router's own answer.
             _ => true,

@@ -84,7 +84,7 @@ impl RateLimiter {
     /// Stands for the request's endpoint in cooldowns: its tenant and its path.
     pub(crate) fn endpoint_key(&self, descriptor: &Descriptor<'_>) -> u128 {
         let tenant = descriptor.tenant.as_ref().map(TenantRef::id);
-        Scope::new(&["endpoint", &descriptor.path]).key(tenant).to_u128()
+        Scope::new(&["endpoint", descriptor.path()]).key(tenant).to_u128()
     }
 
     /// When the cooldown of the request's endpoint ends, if it has not ended.
