@@ -8,8 +8,12 @@ use std::{fmt, sync::Arc};
 
 use smallvec::SmallVec;
 
-use super::{outcome::ImmediateStates, receipt::Receipt, request::Request};
-use crate::{fingerprint::Fingerprint, policy::charge::Charge, time::Timestamp};
+use super::{memory::counter::Versioned, outcome::ImmediateStates, receipt::Receipt, request::Request};
+use crate::{
+    fingerprint::Fingerprint,
+    policy::{Tier, charge::Charge},
+    time::Timestamp,
+};
 
 /// An engine that decides in this process. Opaque: only this crate makes one.
 #[derive(Clone, Debug)]
@@ -17,6 +21,10 @@ use crate::{fingerprint::Fingerprint, policy::charge::Charge, time::Timestamp};
 pub struct InProcess(pub(crate) Arc<dyn InProcessEngine>);
 
 pub(crate) trait InProcessEngine: fmt::Debug + Send + Sync {
+    /// Charges one tier of a key, if its state exists and admits the cost at `now`; else
+    /// charges nothing.
+    fn charge_tier(&self, tier: &Tier, key: Fingerprint, cost: u64, now: Timestamp) -> Option<Versioned>;
+
     /// Charges a request, if the states of all its tiers exist and admit it at `now`; else
     /// charges nothing. Adds the status of each tier to `states`.
     fn charge_now(&self, charges: &[Charge<'_>], now: Timestamp, states: &mut ImmediateStates) -> bool;

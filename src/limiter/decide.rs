@@ -5,7 +5,7 @@
 //! Invariant: every decision is made here, for every caller and whatever the request
 //! waited for before.
 
-use std::{slice, time::Duration};
+use std::time::Duration;
 
 use http::Extensions;
 
@@ -119,13 +119,11 @@ impl RateLimiter {
         }
         let immediate = Immediate { limiter: self, snapshot, now, options: &options };
         let mut is_possible = immediate.is_possible();
-        if is_possible {
-            let allow = |charge: &mut Charge<'_>| immediate.allow(slice::from_mut(charge), decided);
-            match snapshot.policy.resolve_uniform(descriptor, allow) {
-                Some(Some(next)) => return next,
-                Some(None) => is_possible = false,
-                None => {}
+        if is_possible && let Some((rule, key)) = snapshot.policy.uniform(descriptor) {
+            if let Some(next) = immediate.allow_uniform(rule, key, descriptor, decided) {
+                return next;
             }
+            is_possible = false;
         }
         self.decide_resolved(immediate, is_possible, descriptor, decided)
     }

@@ -339,7 +339,7 @@ impl CompiledRule {
 
     /// Units that the rule takes of a request.
     #[inline]
-    pub(super) fn cost_of(&self, descriptor: &Descriptor<'_>) -> u64 {
+    pub(crate) fn cost_of(&self, descriptor: &Descriptor<'_>) -> u64 {
         let stated = match &self.options.unit {
             None => descriptor.cost,
             Some(unit) => match (descriptor.stated_cost(unit), self.options.per_byte) {

@@ -16,12 +16,13 @@ use super::{
     pattern,
     rule_keys::Selection,
     spelling::Spelling,
-    tiers::{OwnTiers, is_within},
+    tiers::{OwnTiers, Tier, is_within},
 };
 use crate::{
     decision::RateLimitedKind,
     descriptor::{Descriptor, Key, MissingTenant, Priority, TenantId, TenantRef},
     error::ConfigError,
+    fingerprint::Fingerprint,
     quota::Quota,
     time::Timestamp,
 };
@@ -64,16 +65,12 @@ impl UnusableTiers {
 }
 
 impl CompiledPolicy {
-    /// Calls `with` with the only charge of a request, where its tenant alone says what that
-    /// is, as [`resolve`](Self::resolve) finds it. `None` as well where the request names a
-    /// rule, where its tenant brings tiers, or where it has none and the rule does not charge
-    /// the anonymous one.
+    /// The only rule, and the key that a request is counted by, where its tenant alone says
+    /// what it is charged, as [`resolve`](Self::resolve) finds it. `None` as well where the
+    /// request names a rule, where its tenant brings tiers, or where it has none and the rule
+    /// does not charge the anonymous one.
     #[inline]
-    pub(crate) fn resolve_uniform<R>(
-        &self,
-        descriptor: &Descriptor<'_>,
-        with: impl FnOnce(&mut Charge<'_>) -> R,
-    ) -> Option<R> {
+    pub(crate) fn uniform(&self, descriptor: &Descriptor<'_>) -> Option<(&CompiledRule, Fingerprint)> {
         let (scope, rule) = (self.uniform?, self.rules.first()?);
         let is_identified = match &descriptor.tenant {
             Some(tenant) => tenant.limits().is_none(),
@@ -82,22 +79,8 @@ impl CompiledPolicy {
         if descriptor.rule.is_some() || descriptor.exempt || !is_identified {
             return None;
         }
-        let tenant = descriptor.tenant.as_ref().map(TenantRef::id);
-        let (tenant, key) = match rule.is_per_tenant() {
-            true => (tenant, scope.key(tenant)),
-            false => (tenant.filter(|_| rule.options.fair), scope.shared()),
-        };
-        Some(with(&mut Charge {
-            rule,
-            tiers: rule.tier_sets.get(0),
-            own: None,
-            tenant,
-            key,
-            selection: Selection::ONLY,
-            cost: rule.cost_of(descriptor),
-            max_wait: rule.max_wait.unwrap_or(0),
-            priority: descriptor.stated_priority().unwrap_or_default(),
-        }))
+        let tenant = || descriptor.tenant.as_ref().map(TenantRef::id);
+        Some((rule, if rule.is_per_tenant() { scope.key(tenant()) } else { scope.shared() }))
     }
 
     /// Calls `with` with what a request is charged by all rules that apply, in the
@@ -195,6 +178,30 @@ impl CompiledPolicy {
     pub(crate) fn lets_settle(&self, descriptor: &Descriptor<'_>) -> bool {
         let lookup = Lookup::new(self, descriptor);
         lookup.matching(&mut PatternMatches::new()).iter().any(|found| lookup.rule(*found).options.settle)
+    }
+}
+
+impl CompiledRule {
+    /// The tiers of every request of a [uniform](CompiledPolicy::uniform) policy.
+    #[inline]
+    pub(crate) fn uniform_tiers(&self) -> &[Tier] {
+        self.tier_sets.get(0)
+    }
+
+    /// What a request is charged by the rule of a [uniform](CompiledPolicy::uniform) policy.
+    pub(crate) fn uniform_charge<'c>(&'c self, key: Fingerprint, descriptor: &'c Descriptor<'_>) -> Charge<'c> {
+        let tenant = descriptor.tenant.as_ref().filter(|_| self.is_per_tenant() || self.options.fair);
+        Charge {
+            rule: self,
+            tiers: self.uniform_tiers(),
+            own: None,
+            tenant: tenant.map(TenantRef::id),
+            key,
+            selection: Selection::ONLY,
+            cost: self.cost_of(descriptor),
+            max_wait: self.max_wait.unwrap_or(0),
+            priority: descriptor.stated_priority().unwrap_or_default(),
+        }
     }
 }
 

@@ -8,7 +8,7 @@
 use smallvec::SmallVec;
 
 use super::{
-    counter::with_counter,
+    counter::{Versioned, with_counter},
     machine_source::{FullQuota, MachineSource, Machines},
     transaction::{FoundTier, FoundTiers, Transaction, tiers},
 };
@@ -21,7 +21,7 @@ use crate::{
         request::Request,
     },
     fingerprint::Fingerprint,
-    policy::charge::Charge,
+    policy::{Tier, charge::Charge},
     store::Store,
     time::{Timestamp, nanos},
 };
@@ -120,23 +120,28 @@ impl<M: MachineSource> Engine<M> {
 }
 
 impl<M: MachineSource> InProcessEngine for Engine<M> {
-    fn charge_now(&self, charges: &[Charge<'_>], now: Timestamp, states: &mut ImmediateStates) -> bool {
-        let (now, ImmediateStates(states)) = (now.as_nanos(), states);
+    /// In one pass, and without a list of locks.
+    fn charge_tier(&self, tier: &Tier, key: Fingerprint, cost: u64, now: Timestamp) -> Option<Versioned> {
+        let now = now.as_nanos();
         self.store.record_time(now);
+        self.source.charge_one(tier, cost, now, |machine| {
+            let shard = &mut self.store.lock(self.store.shard_of(key));
+            let parts = (&self.store, shard, machine, key.tier(tier.salt));
+            with_counter!(parts, counter => counter.try_charge(now, cost))
+        })
+    }
+
+    fn charge_now(&self, charges: &[Charge<'_>], now: Timestamp, states: &mut ImmediateStates) -> bool {
+        let ImmediateStates(states) = states;
         if let [charge] = charges
             && let [tier] = charge.tiers()
         {
-            // In one pass, and without a list of locks.
-            let charged = self.source.charge_one(tier, charge.cost, now, |machine| {
-                let (key, mut shard) = self.counter(charge, false);
-                let parts = (&self.store, &mut shard, machine, key.tier(tier.salt));
-                with_counter!(parts, counter => counter.try_charge(now, charge.cost))
-            });
-            let Some(status) = charged else { return false };
+            let Some(status) = self.charge_tier(tier, charge.key, charge.cost, now) else { return false };
             states.push(TierState::new(status, false));
             return true;
         }
-        self.charge_all_now(charges, now, states)
+        self.store.record_time(now.as_nanos());
+        self.charge_all_now(charges, now.as_nanos(), states)
     }
 
     fn is_last(&self, receipt: &Receipt, now: Timestamp) -> bool {
