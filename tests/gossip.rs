@@ -15,11 +15,11 @@ use std::{
 
 use tokio::time::{Instant, sleep};
 use tower_ratelimit::{
-    Algorithm, Descriptor, Policy, Quota, RateLimiter, Rule,
+    Algorithm, Descriptor, Dimension, Policy, Quota, RateLimiter, Rule,
     backend::{Split, split::Gossip},
 };
 
-use self::gossip::{Network, Plan, SkewedClock, address, join, simulate, used, worst};
+use self::gossip::{Network, Plan, SkewedClock, TenantPlan, address, join, simulate, used, worst};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -151,6 +151,108 @@ async fn chance_takes_nothing_from_long_windows() {
         sleep(SECOND / 10).await;
     }
     assert!(minutes[2..].iter().all(|admitted| (540..=600).contains(admitted)), "{minutes:?} of 600");
+}
+
+fn tenants() -> TenantPlan {
+    TenantPlan { limit: 800, tenants: 4, count: 6, windows: 24, lost: 10, cut: 0..0 }
+}
+
+/// Of four tenants, one reaches one instance, one reaches all, one is below its share, and
+/// one moves from an instance to another.
+fn demand_of_tenants(window: usize, tenant: usize, index: usize) -> u64 {
+    match (tenant, index) {
+        (0, 2) => 1_000,
+        (1, _) => 120,
+        (2, 4) => 80,
+        (3, 0) if window < 12 => 600,
+        (3, 5) if window >= 12 => 600,
+        _ => 0,
+    }
+}
+
+#[test]
+fn a_busy_tenant_has_the_share_that_follows_its_own_demand() {
+    let windows = tenants().simulate(demand_of_tenants);
+    assert!(windows.iter().flatten().all(|admitted| *admitted <= 800), "{windows:?}");
+    // Of a floor, the five other instances have a quarter of a sixth each.
+    let steady = |windows: &[Vec<u64>]| {
+        windows.iter().all(|window| window[0] >= 630 && window[1] == 720 && window[2] == 80 && window[3] == 600)
+    };
+    assert!(steady(&windows[7..12]) && steady(&windows[15..]), "{windows:?}");
+    // The others lose nothing while one moves.
+    assert!(windows[7..].iter().all(|window| window[0] >= 630 && window[1] == 720), "{windows:?}");
+}
+
+#[test]
+fn a_tenant_that_moves_while_halves_are_cut_off_is_never_over_its_limit() {
+    let windows = TenantPlan { cut: 9..17, lost: 50, ..tenants() }.simulate(demand_of_tenants);
+    assert!(windows.iter().flatten().all(|admitted| *admitted <= 800), "{windows:?}");
+    assert!(windows[20..].iter().all(|window| window[0] >= 630 && window[1] == 720 && window[3] == 600), "{windows:?}");
+}
+
+/// A tenant that comes to another instance would have a small share of a long window there.
+#[tokio::test(start_paused = true)]
+async fn tenants_keep_the_shares_of_their_rules_in_long_windows() {
+    let (network, origin) = (Network::new(0), Instant::now());
+    let mut fleet = Vec::new();
+    for index in 0..2 {
+        fleet.push(join(&network, index, 1, clock(origin)).await);
+        let tier = Quota::new(1_000, SECOND * 120).algorithm(Algorithm::FixedWindow);
+        let tenants = Rule::new("api").tier(tier).per([Dimension::Tenant]);
+        fleet[index].set_policy(Policy::new().rule(tenants)).unwrap();
+    }
+    // Who joins has a share of the next window.
+    sleep(SECOND * 125).await;
+    let descriptor = Descriptor::new("/").tenant("acme");
+    let mut admitted = 0;
+    for _ in 0..60 {
+        for _ in 0..100 {
+            admitted += u64::from(fleet[0].check(&descriptor).await.is_allowed());
+            // So that the rule's demand is even.
+            fleet[1].check(&Descriptor::new("/").tenant("other")).await;
+        }
+        sleep(SECOND / 10).await;
+    }
+    assert_eq!(admitted, 500);
+    for _ in 0..1_000 {
+        admitted += u64::from(fleet[1].check(&descriptor).await.is_allowed());
+    }
+    assert_eq!(admitted, 1_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_left_alone_has_an_equal_share() {
+    let (network, origin) = (Network::new(0), Instant::now());
+    let mut fleet = Vec::new();
+    for index in 0..2 {
+        fleet.push(join(&network, index, 800, clock(origin)).await);
+    }
+    for _ in 0..79 {
+        sleep(SECOND / 10).await;
+        (0..100).for_each(|_| drop(fleet[1].try_check(&Descriptor::new("/"))));
+    }
+    sleep(SECOND / 2).await;
+    assert_eq!(admitted(&fleet[1], "/").await, 700);
+    network.unplug(address(1));
+    drop(fleet.pop());
+    sleep(SECOND * 15).await;
+    assert_eq!(admitted(&fleet[0], "/").await, 400);
+}
+
+#[test]
+fn of_many_tenants_the_busiest_have_shares_of_their_own() {
+    let plan = TenantPlan { limit: 400, tenants: 32, count: 8, windows: 12, ..tenants() };
+    let demand = |tenant: usize| 800 / (1 + tenant as u64 / 4);
+    let windows = plan.simulate(|_, tenant, index| match tenant % 4 {
+        0 => 320 / 8,
+        _ if tenant * 7 % 8 == index => demand(tenant),
+        _ => 0,
+    });
+    assert!(windows.iter().flatten().all(|admitted| *admitted <= 400), "{windows:?}");
+    for (tenant, admitted) in windows[11].iter().enumerate() {
+        let wanted = if tenant % 4 == 0 { 310 } else { demand(tenant).min(310) };
+        assert!(*admitted >= wanted, "{tenant}: {admitted} of {wanted} in {windows:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

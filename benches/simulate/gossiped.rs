@@ -5,7 +5,7 @@ use std::{error::Error, fs, path::Path, time::Duration};
 use super::{
     draw::{self, Row},
     fleet::{self, Traffic, Window},
-    gossip::{Plan, simulate, used, worst},
+    gossip::{Plan, TenantPlan, simulate, used, worst},
 };
 
 const LIMIT: u64 = 100_000;
@@ -22,11 +22,43 @@ pub(crate) fn run(folder: Option<&Path>) -> Result<(), Box<dyn Error>> {
         println!("{number:>6} {LIMIT:>7} {}", admitted.collect::<String>());
     }
     rows.iter().for_each(|row| println!("{}", row.name));
+    tenants();
     if let Some(folder) = folder {
         let title = "96 instances, load by Zipf's law, shares that follow demand";
         fs::write(folder.join("simulate-gossip.svg"), draw::comparison(title, &rows)?)?;
     }
     Ok(())
+}
+
+/// Of 64 tenants, each with a limit of its own, 48 reach one instance, and 16 reach all.
+fn tenants() {
+    let plan = TenantPlan { limit: 960, tenants: 64, count: 96, windows: 24, lost: 10, cut: 0..0 };
+    let demand = |tenant: usize| match tenant % 4 {
+        0 => 960,
+        _ => 2_400 / (1 + tenant as u64 / 8),
+    };
+    let windows = plan.simulate(|_, tenant, index| match tenant % 4 {
+        0 => demand(tenant) / 96,
+        _ if tenant * 7 % 96 == index => demand(tenant),
+        _ => 0,
+    });
+    let over = windows.iter().flatten().map(|admitted| admitted.saturating_sub(plan.limit)).max();
+    println!("64 tenants with 960 a second each, 16 of them spread; at most {} over", over.unwrap_or(0));
+    let admissible = |is_spread: bool| -> u64 {
+        let tenants = (0..plan.tenants).filter(|tenant| (tenant % 4 == 0) == is_spread);
+        tenants.map(|tenant| demand(tenant).min(plan.limit)).sum()
+    };
+    for (number, window) in windows.iter().enumerate() {
+        let used = |is_spread: bool| {
+            let of_kind = window.iter().enumerate().filter(|(tenant, _)| (tenant % 4 == 0) == is_spread);
+            of_kind.map(|(_, admitted)| admitted).sum::<u64>() as f64 / admissible(is_spread) as f64 * 100.0
+        };
+        println!(
+            "{number:>6} {:>5.1}% of what one instance may use, {:>5.1}% of what is spread",
+            used(false),
+            used(true)
+        );
+    }
 }
 
 fn plans() -> [(&'static str, Plan); 4] {

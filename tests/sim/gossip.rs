@@ -22,7 +22,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 use tower_ratelimit::{
-    Algorithm, Quota, RateLimiter,
+    Algorithm, Descriptor, Dimension, Policy, Quota, RateLimiter, Rule,
     backend::split::Gossip,
     time::{Clock, Timestamp},
 };
@@ -284,6 +284,56 @@ pub(crate) fn simulate(plan: &Plan) -> Vec<Window> {
         }
         fleet.windows
     })
+}
+
+/// A simulation of a rule that counts by tenant, in fixed windows of a second.
+#[derive(Clone, Debug)]
+pub(crate) struct TenantPlan {
+    /// Of each tenant, in units a second.
+    pub(crate) limit: u64,
+    pub(crate) tenants: usize,
+    pub(crate) count: usize,
+    pub(crate) windows: usize,
+    /// Of a thousand messages.
+    pub(crate) lost: u64,
+    /// In these windows the two halves of the fleet do not reach each other.
+    pub(crate) cut: std::ops::Range<usize>,
+}
+
+impl TenantPlan {
+    /// Runs it. `demand` is what a tenant asks an instance for in a window, in this order.
+    /// Returns what each tenant was admitted in each window.
+    pub(crate) fn simulate(&self, demand: impl Fn(usize, usize, usize) -> u64) -> Vec<Vec<u64>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let (network, origin) = (Network::new(self.lost), Instant::now());
+            let quota = Quota::per_second(self.limit).algorithm(Algorithm::FixedWindow);
+            let rule = Rule::new("api").tier(quota).per([Dimension::Tenant]);
+            let mut fleet = Vec::new();
+            for index in 0..self.count {
+                fleet.push(join(&network, index, 1, SkewedClock { origin, skew: 0 }).await);
+                fleet[index].set_policy(Policy::new().rule(rule.clone())).unwrap();
+            }
+            let mut admitted = vec![vec![0; self.tenants]; self.windows];
+            for (number, admitted) in admitted.iter_mut().enumerate() {
+                network.cut(self.cut.contains(&number));
+                for step in 0..STEPS {
+                    let passed = SECOND * u32::try_from(number).unwrap() + SECOND / STEPS as u32 * step as u32;
+                    sleep_until(origin + passed + SECOND / STEPS as u32 / 2).await;
+                    for (tenant, admitted) in admitted.iter_mut().enumerate() {
+                        let descriptor = Descriptor::new("/").tenant(format!("tenant-{tenant}"));
+                        for (index, limiter) in fleet.iter().enumerate() {
+                            let asked = demand(number, tenant, index);
+                            let asked = asked * (step + 1) / STEPS - asked * step / STEPS;
+                            let is_allowed = |_: &u64| limiter.try_check(&descriptor).unwrap().is_allowed();
+                            *admitted += (0..asked).filter(is_allowed).count() as u64;
+                        }
+                    }
+                }
+            }
+            admitted
+        })
+    }
 }
 
 /// The part of the limit that some windows used.

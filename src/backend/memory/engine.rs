@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::{
     counter::{Versioned, with_counter},
     machine_source::{FullQuota, MachineSource, Machines},
-    transaction::{FoundTier, FoundTiers, Transaction, tiers},
+    transaction::{FoundTier, FoundTiers, Transaction, counted_key, tiers},
 };
 use crate::{
     algorithm::UNKNOWN_TIME,
@@ -64,6 +64,9 @@ impl<M: MachineSource> Engine<M> {
         if !outcome.is_admitted() {
             self.charge_if_overtaken(request, &mut outcome);
         }
+        if outcome.answer != (OutcomeKind::Admitted { wait: 0 }) {
+            self.source.count_refused(request.charges, &outcome.tiers);
+        }
         outcome
     }
 
@@ -104,7 +107,7 @@ impl<M: MachineSource> Engine<M> {
     /// Charges several tiers, if each has a state that admits the request at `now`.
     #[inline(never)]
     fn charge_all_now(&self, charges: &[Charge<'_>], now: u64, states: &mut SmallVec<[TierState; 4]>) -> bool {
-        self.source.with(charges.iter().flat_map(Charge::tiers), now, |machines| {
+        self.source.with(charges, now, |machines| {
             let is_charged = Transaction::new(machines, &self.store, charges).charge_now(charges, now, states);
             if is_charged {
                 count_asked(machines, charges);
@@ -115,7 +118,7 @@ impl<M: MachineSource> Engine<M> {
 
     #[inline]
     fn with_machines<R>(&self, request: &Request<'_>, run: impl FnOnce(M::Machines<'_>) -> R) -> R {
-        self.source.with(request.charges.iter().flat_map(Charge::tiers), request.now.as_nanos(), run)
+        self.source.with(request.charges, request.now.as_nanos(), run)
     }
 }
 
@@ -124,7 +127,7 @@ impl<M: MachineSource> InProcessEngine for Engine<M> {
     fn charge_tier(&self, tier: &Tier, key: Fingerprint, cost: u64, now: Timestamp) -> Option<Versioned> {
         let now = now.as_nanos();
         self.store.record_time(now);
-        self.source.charge_one(tier, cost, now, |machine| {
+        self.source.charge_one((key, tier), cost, now, |machine| {
             let shard = &mut self.store.lock(self.store.shard_of(key));
             let parts = (&self.store, shard, machine, key.tier(tier.salt));
             with_counter!(parts, counter => counter.try_charge(now, cost))
@@ -148,7 +151,7 @@ impl<M: MachineSource> InProcessEngine for Engine<M> {
         let mut is_last = true;
         receipt.for_each(|charge, tier, owned| {
             is_last &= owned.claim.units == charge.cost
-                && self.source.with_one(tier, now.as_nanos(), |machine| {
+                && self.source.with_one(counted_key(charge, owned.shared), tier, now.as_nanos(), |machine| {
                     let (key, mut shard) = self.counter(charge, owned.shared);
                     let parts = (&self.store, &mut shard, machine, key.tier(tier.salt));
                     with_counter!(parts, counter => counter.is_last(now.as_nanos(), &owned.claim))
@@ -183,7 +186,7 @@ impl<M: MachineSource> InProcessEngine for Engine<M> {
 fn count_asked(machines: impl Machines, charges: &[Charge<'_>]) {
     for charge in charges {
         if let Some(tier) = charge.tiers().first() {
-            machines.count_asked(tier, charge.cost);
+            machines.count_asked(charge, tier);
         }
     }
 }
@@ -288,8 +291,9 @@ impl<M: Machines> Decision<'_, M> {
             && at - self.now <= nanos(request.max_wait)
             && request.charges.iter().all(|charge| charge.max_wait >= cooldown)
             && tiers(request.charges).zip(found).all(|((charge, tier), found)| {
+                let machine = self.machines.of(found.key(charge), tier);
                 // A cooldown delays the whole queue.
-                let longest = charge.max_wait.min(self.machines.of(tier).longest_wait().saturating_add(cooldown));
+                let longest = charge.max_wait.min(machine.longest_wait().saturating_add(cooldown));
                 found.earliest.is_some_and(|earliest| earliest == UNKNOWN_TIME || earliest - self.now <= longest)
             })
     }

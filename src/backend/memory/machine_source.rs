@@ -5,7 +5,12 @@
 
 use std::fmt;
 
-use crate::{algorithm::Machine, policy::Tier};
+use crate::{
+    algorithm::Machine,
+    backend::outcome::TierState,
+    fingerprint::Fingerprint,
+    policy::{Tier, charge::Charge},
+};
 
 /// Where an engine's machines come from.
 pub(crate) trait MachineSource: fmt::Debug + Send + Sync + 'static {
@@ -16,21 +21,27 @@ pub(crate) trait MachineSource: fmt::Debug + Send + Sync + 'static {
     const COUNTS_SHARES: bool = true;
 
     /// Runs `run` with the machines of all tiers.
-    fn with<'t, R>(
-        &self,
-        tiers: impl Iterator<Item = &'t Tier>,
-        now: u64,
-        run: impl FnOnce(Self::Machines<'_>) -> R,
-    ) -> R;
+    fn with<R>(&self, charges: &[Charge<'_>], now: u64, run: impl FnOnce(Self::Machines<'_>) -> R) -> R;
 
-    /// Runs `run` with the machine of one tier.
-    fn with_one<R>(&self, tier: &Tier, now: u64, run: impl FnOnce(&Machine) -> R) -> R;
+    /// Runs `run` with the machine of one tier of a key.
+    fn with_one<R>(&self, key: Fingerprint, tier: &Tier, now: u64, run: impl FnOnce(&Machine) -> R) -> R;
 
-    /// Does the same for a cost, which is counted as asked for where `run` charges it.
+    /// Does the same for a cost, which is counted as asked for where `run` charges it. It may
+    /// leave it to [`with`](Self::with).
     #[inline]
-    fn charge_one<R>(&self, tier: &Tier, _cost: u64, now: u64, run: impl FnOnce(&Machine) -> Option<R>) -> Option<R> {
-        self.with_one(tier, now, run)
+    fn charge_one<R>(
+        &self,
+        (key, tier): (Fingerprint, &Tier),
+        _cost: u64,
+        now: u64,
+        run: impl FnOnce(&Machine) -> Option<R>,
+    ) -> Option<R> {
+        self.with_one(key, tier, now, run)
     }
+
+    /// What was asked for is not admitted now, by the tiers that are violated.
+    #[inline]
+    fn count_refused(&self, _: &[Charge<'_>], _: &[TierState]) {}
 
     /// Leaves the fleet that shares the quotas, if there is one.
     #[cfg(feature = "gossip")]
@@ -41,11 +52,11 @@ pub(crate) trait MachineSource: fmt::Debug + Send + Sync + 'static {
 
 /// The machines of the tiers that were asked for.
 pub(crate) trait Machines: Copy {
-    fn of<'t>(&'t self, tier: &'t Tier) -> &'t Machine;
+    fn of<'t>(&'t self, key: Fingerprint, tier: &'t Tier) -> &'t Machine;
 
-    /// Counts a cost as asked for.
+    /// Counts a charge's cost as asked for.
     #[inline]
-    fn count_asked(self, _tier: &Tier, _cost: u64) {}
+    fn count_asked(self, _charge: &Charge<'_>, _tier: &Tier) {}
 }
 
 /// Counts the whole quota.
@@ -58,19 +69,19 @@ impl MachineSource for FullQuota {
     const COUNTS_SHARES: bool = false;
 
     #[inline]
-    fn with<'t, R>(&self, _: impl Iterator<Item = &'t Tier>, _: u64, run: impl FnOnce(Self) -> R) -> R {
+    fn with<R>(&self, _: &[Charge<'_>], _: u64, run: impl FnOnce(Self) -> R) -> R {
         run(Self)
     }
 
     #[inline]
-    fn with_one<R>(&self, tier: &Tier, _: u64, run: impl FnOnce(&Machine) -> R) -> R {
+    fn with_one<R>(&self, _: Fingerprint, tier: &Tier, _: u64, run: impl FnOnce(&Machine) -> R) -> R {
         run(&tier.machine)
     }
 }
 
 impl Machines for FullQuota {
     #[inline]
-    fn of<'t>(&'t self, tier: &'t Tier) -> &'t Machine {
+    fn of<'t>(&'t self, _: Fingerprint, tier: &'t Tier) -> &'t Machine {
         &tier.machine
     }
 }

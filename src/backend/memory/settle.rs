@@ -11,7 +11,7 @@ use super::{
     counter::{Entry, with_counter},
     engine::Engine,
     machine_source::MachineSource,
-    transaction::tiers,
+    transaction::{counted_key, tiers},
 };
 use crate::{
     algorithm::{Claim, Machine},
@@ -64,7 +64,7 @@ impl<M: MachineSource> Backend for Engine<M> {
         for (charge, tier) in tiers(charges) {
             if !tier.is_in_flight() {
                 let key = charge.key.tier(tier.salt);
-                let (freed, is_known) = self.source.with_one(tier, now, |machine| {
+                let (freed, is_known) = self.source.with_one(charge.key, tier, now, |machine| {
                     let mut shard = self.store.lock(self.store.shard_of(charge.key));
                     with_counter!((&self.store, &mut shard, machine, key), counter => counter.forget())
                 });
@@ -99,7 +99,7 @@ impl<M: MachineSource> Engine<M> {
             return;
         }
         let now = now.as_nanos();
-        self.source.with_one(tier, now, |machine| {
+        self.source.with_one(counted_key(charge, owned.shared), tier, now, |machine| {
             let claim = &mut owned.claim;
             if !owned.shared && self.charge_own_debt(machine, charge.key.tier(tier.salt), (now, units), claim) {
                 return;
@@ -146,7 +146,7 @@ impl<M: MachineSource> Engine<M> {
         if units == 0 {
             return;
         }
-        self.source.with_one(tier, now.as_nanos(), |machine| {
+        self.source.with_one(counted_key(charge, owned.shared), tier, now.as_nanos(), |machine| {
             let (key, mut shard) = self.counter(charge, owned.shared);
             let parts = (&self.store, &mut shard, machine, key.tier(tier.salt));
             with_counter!(parts, counter => counter.refund(now.as_nanos(), units, &mut owned.claim));
@@ -156,10 +156,8 @@ impl<M: MachineSource> Engine<M> {
 
     /// The counter of a charge: its own, or the rule's overflow counter.
     pub(super) fn counter(&self, charge: &Charge<'_>, shared: bool) -> (Fingerprint, Guard<'_>) {
-        match shared {
-            true => (charge.rule.overflow, self.store.lock_shared()),
-            false => (charge.key, self.store.lock(self.store.shard_of(charge.key))),
-        }
+        let key = counted_key(charge, shared);
+        (key, if shared { self.store.lock_shared() } else { self.store.lock(self.store.shard_of(key)) })
     }
 }
 

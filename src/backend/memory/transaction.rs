@@ -28,7 +28,7 @@ pub(super) struct FoundTier {
 impl FoundTier {
     /// The key, without its tier, that is counted.
     pub(super) fn key(&self, charge: &Charge<'_>) -> Fingerprint {
-        if self.is_overflow() { charge.rule.overflow } else { charge.key }
+        counted_key(charge, self.is_overflow())
     }
 
     fn is_missing(&self) -> bool {
@@ -42,6 +42,11 @@ impl FoundTier {
 }
 
 pub(super) type FoundTiers = SmallVec<[FoundTier; 4]>;
+
+/// The key, without its tier, of a charge's counter: its own, or the rule's overflow counter.
+pub(super) fn counted_key(charge: &Charge<'_>, shared: bool) -> Fingerprint {
+    if shared { charge.rule.overflow } else { charge.key }
+}
 
 /// The tiers of all charges, in order, each with its charge.
 pub(super) fn tiers<'c>(charges: &'c [Charge<'c>]) -> impl Iterator<Item = (&'c Charge<'c>, &'c Tier)> {
@@ -145,7 +150,8 @@ impl<'s, M: Machines> Transaction<'s, M> {
         let bound = self.store.bound_after_set_back(now);
         let mut complete = true;
         for (charge, tier) in tiers(charges) {
-            let parts = (self.store, self.shard(charge.key), machines.of(tier), charge.key.tier(tier.salt));
+            let machine = machines.of(charge.key, tier);
+            let parts = (self.store, self.shard(charge.key), machine, charge.key.tier(tier.salt));
             let (index, earliest) = with_counter!(parts, counter => counter.look(now, charge.cost, bound));
             complete &= index.is_some() || earliest.is_none() || charge.cost == 0;
             found.push(FoundTier { location: index.map_or(Location::Missing, Location::At), earliest });
@@ -164,7 +170,8 @@ impl<'s, M: Machines> Transaction<'s, M> {
             let mut is_complete = true;
             for (((charge, tier), found), entry) in tiers(charges).zip(&*found).zip(&mut entries) {
                 if charge.cost > 0 && entry.is_none() && found.is_missing() && found.earliest.is_some() {
-                    let parts = (self.store, self.shard(charge.key), machines.of(tier), charge.key.tier(tier.salt));
+                    let machine = machines.of(charge.key, tier);
+                    let parts = (self.store, self.shard(charge.key), machine, charge.key.tier(tier.salt));
                     *entry = Some(with_counter!(parts, counter => counter.reserve(now)));
                     is_complete = false;
                 }
@@ -192,7 +199,7 @@ impl<'s, M: Machines> Transaction<'s, M> {
         let (machines, bound) = (self.machines, self.store.bound_after_set_back(now));
         for ((charge, tier), found) in tiers(charges).zip(found).filter(|(_, found)| found.is_overflow()) {
             let (store, shard, key) = self.counted(charge, found);
-            let parts = (store, shard, machines.of(tier), key.tier(tier.salt));
+            let parts = (store, shard, machines.of(key, tier), key.tier(tier.salt));
             (_, found.earliest) = with_counter!(parts, counter => counter.look(now, charge.cost, bound));
         }
     }
@@ -208,7 +215,7 @@ impl<'s, M: Machines> Transaction<'s, M> {
         for ((charge, tier), found) in tiers(request.charges).zip(found) {
             let longest = charge.max_wait.min(nanos(request.max_wait));
             let (store, shard, key) = self.counted(charge, found);
-            let parts = (store, shard, machines.of(tier), key.tier(tier.salt));
+            let parts = (store, shard, machines.of(key, tier), key.tier(tier.salt));
             let (pace, latest) = with_counter!(parts, counter => counter.pace(at, charge.cost));
             let within = if pace - now <= longest || at == now { pace } else { now.saturating_add(longest).max(at) };
             paces.of_tiers.push(if within - now <= longest { within } else { at });
@@ -232,7 +239,8 @@ impl<'s, M: Machines> Transaction<'s, M> {
         }
         for ((charge, tier), found) in tiers(charges).zip(found) {
             if let Location::At(index) = found.location {
-                let parts = (self.store, self.shard(charge.key), machines.of(tier), charge.key.tier(tier.salt));
+                let machine = machines.of(charge.key, tier);
+                let parts = (self.store, self.shard(charge.key), machine, charge.key.tier(tier.salt));
                 let committed = with_counter!(parts, counter => counter.commit_at(index, (now, at), charge.cost));
                 if let Some(status) = committed {
                     states.push(TierState::new(status, found.earliest != Some(now)));
@@ -255,7 +263,7 @@ impl<'s, M: Machines> Transaction<'s, M> {
             if is_reserved || found.is_overflow() {
                 let horizon = if is_reserved { self.store.horizon(now) } else { now };
                 let (store, shard, key) = self.counted(charge, found);
-                let parts = (store, shard, machines.of(tier), key.tier(tier.salt));
+                let parts = (store, shard, machines.of(key, tier), key.tier(tier.salt));
                 let dropped = with_counter!(parts, counter => counter.commit(horizon, (now, at), charge.cost));
                 self.store.release(if is_reserved { dropped } else { 0 });
             }
@@ -281,7 +289,7 @@ impl<'s, M: Machines> Transaction<'s, M> {
         for ((charge, tier), found) in tiers(charges).zip(found) {
             let hint = if let Location::At(index) = found.location { index } else { usize::MAX };
             let (store, shard, key) = self.counted(charge, found);
-            let parts = (store, shard, machines.of(tier), key.tier(tier.salt));
+            let parts = (store, shard, machines.of(key, tier), key.tier(tier.salt));
             let status = with_counter!(parts, counter => counter.status(hint, now));
             let state = TierState::new(status, found.earliest != Some(now));
             states.push(TierState { shared: found.is_overflow(), ..state });

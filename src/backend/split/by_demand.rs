@@ -1,5 +1,9 @@
 //! Shares by demand: a view of the fleet goes in, this instance's shares come out.
 //!
+//! A key has its rule's share, until an instance wants it to have its own. Then all
+//! measure what it is asked for, and those that have done so divide what they have of it
+//! together.
+//!
 //! It is pure arithmetic: it reads no clock and sends nothing; `gossip.rs` does. The
 //! invariants: equal views give shares that sum to the whole; and an instance never
 //! has more than its share by its own view. So where views differ, all instances
@@ -9,39 +13,68 @@
 //! | what changes | this instance's share |
 //! |---|---|
 //! | it becomes smaller | at once |
-//! | it becomes larger | once the view was the same for two gossip intervals |
+//! | it becomes larger | once the view was the same for two gossip intervals, and the others say that they hold no more than the rest |
 //! | a member leaves | is divided by demand |
 //! | a member is missing | it keeps what it held last; the others divide the rest |
 //! | one is missing for long, and most are not | is divided by demand |
 //! | all others are missing | an equal part of those that were known last |
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use super::rule_shares::RuleShares;
+use super::rule_shares::{RuleShares, Subject};
 use crate::algorithm::Share;
 
 /// The whole of a limit, of which members hold parts.
 pub(super) const WHOLE: u64 = 1 << 40;
 
-/// The most rules that have shares of their own, and the largest demand: what others
-/// send must not use up memory, or overflow a sum.
+/// The most rules that have shares of their own, the most keys that ever had, and the
+/// largest demand: what others send must not use up memory, or overflow a sum.
 const MAX_RULES: usize = 256;
+const MAX_KEYS: usize = 1_024;
 const MAX_DEMAND: u64 = 1 << 48;
 
-/// What a member says of itself under one rule.
+/// What a member says of itself under one rule, or of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Claim {
-    /// Units that it was lately asked for, rounded, and at least 1.
+    /// Units that it was lately asked for, rounded, and at least 1; 0 for a key that it has
+    /// yet to measure.
     pub(super) demand: u64,
     /// The part of the whole that it has, or is about to have.
     pub(super) held: u64,
+    /// Of a key: whether it wants a share of its own for it.
+    pub(super) is_wanted: bool,
 }
 
 /// A member of the fleet, by its claim under each rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Member {
     pub(super) is_live: bool,
-    pub(super) claims: BTreeMap<String, Claim>,
+    pub(super) claims: Arc<Claims>,
+}
+
+pub(super) type Claims = BTreeMap<Subject, Claim>;
+
+impl Member {
+    /// Whether another member decides the same: what a live one holds does not.
+    fn decides_as(&self, other: &Self) -> bool {
+        let decides = |(subject, claim): (&Subject, &Claim)| {
+            let own = other.claims.get(subject);
+            own.is_some_and(|own| *own == if self.is_live { Claim { held: own.held, ..*claim } } else { *claim })
+        };
+        let are_same = Arc::ptr_eq(&self.claims, &other.claims)
+            || self.claims.len() == other.claims.len() && self.claims.iter().all(decides);
+        self.is_live == other.is_live && are_same
+    }
+}
+
+/// What a member has of a rule or key.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    Fixed(u64),
+    ByDemand(u64),
 }
 
 /// All members by name, this instance included.
@@ -90,9 +123,11 @@ pub(super) struct DemandShares {
     seen: View,
     seen_since: Option<u64>,
     missing_since: BTreeMap<String, u64>,
-    /// By rule; the common share has no name.
-    in_force: BTreeMap<String, Holding>,
-    targets: BTreeMap<String, Holding>,
+    /// The common share's rule has no name.
+    in_force: BTreeMap<Subject, Holding>,
+    targets: BTreeMap<Subject, Holding>,
+    /// Keys that a member wants to have shares of their own.
+    wanted: BTreeSet<Subject>,
 }
 
 impl DemandShares {
@@ -103,8 +138,9 @@ impl DemandShares {
             seen: View::new(),
             seen_since: None,
             missing_since: BTreeMap::new(),
-            in_force: BTreeMap::from([(String::new(), Holding::none())]),
+            in_force: BTreeMap::from([(Subject::default(), Holding::none())]),
             targets: BTreeMap::new(),
+            wanted: BTreeSet::new(),
         }
     }
 
@@ -112,39 +148,118 @@ impl DemandShares {
     pub(super) fn update(&mut self, view: View, now: u64) -> Option<RuleShares> {
         let places = self.places(view, now);
         let is_alone = places.values().filter(|member| member.is_live).count() <= 1;
-        let seen = deciding(&places);
-        if self.seen_since.is_none() || seen != self.seen {
-            (self.seen, self.seen_since) = (seen, Some(now));
+        let is_same = self.seen_since.is_some()
+            && self.seen.keys().eq(places.keys())
+            && self.seen.values().zip(places.values()).all(|(seen, member)| seen.decides_as(member));
+        if !is_same {
+            (self.seen, self.seen_since) = (places.clone(), Some(now));
         }
         // An instance that has just started has yet to be answered.
         let intervals = if is_alone && places.len() == 1 { 10 } else { 2 };
         let quiet = now.saturating_sub(self.seen_since.unwrap_or(now));
         let is_stable = quiet >= self.patience.gossip_interval.saturating_mul(intervals);
-        let rules = [String::new()].into_iter().chain(known_rules(&places)).chain(self.in_force.keys().cloned());
         let mut is_changed = false;
-        for rule in rules.collect::<BTreeSet<_>>().into_iter().take(MAX_RULES) {
-            let target = self.target(&places, &rule, is_alone);
-            // A rule that is new here had the common share.
-            let common = &self.in_force[""];
-            let held = self.in_force.get(&rule).unwrap_or(common);
-            if *held != target && (is_stable || target.share.is_smaller_than(&held.share)) {
-                self.in_force.insert(rule.clone(), target.clone());
+        if !is_same {
+            is_changed = self.follow_wanted(&places);
+            self.targets = self.all_targets(&places, is_alone);
+        }
+        for (subject, target) in &self.targets {
+            let held = self.held(subject);
+            let is_guarded = !is_alone && !subject.rule.is_empty();
+            let may_grow = || is_stable && (!is_guarded || self.have_made_way(&places, subject, target));
+            if held != target && (target.share.is_smaller_than(&held.share) || may_grow()) {
+                self.in_force.insert(subject.clone(), target.clone());
                 is_changed = true;
             }
-            self.targets.insert(rule, target);
         }
         is_changed.then(|| self.shares())
     }
 
-    /// What this instance says of itself, for its demand by rule.
-    pub(super) fn claims(&self, demand: &BTreeMap<String, u64>) -> BTreeMap<String, Claim> {
-        let rules = self.targets.keys().chain(demand.keys()).filter(|rule| !rule.is_empty());
-        let claim = |rule: &String| {
-            let held = self.in_force.get(rule).unwrap_or(&self.in_force[""]).of_whole();
-            let target = self.targets.get(rule).map_or(0, Holding::of_whole);
-            Claim { demand: demand.get(rule).copied().unwrap_or(1), held: held.max(target) }
+    /// Those of the common share, of the rules, and of the keys that have or had shares of
+    /// their own.
+    fn all_targets(&self, places: &View, is_alone: bool) -> BTreeMap<Subject, Holding> {
+        let claimed = places.values().flat_map(|member| member.claims.keys());
+        let rules: BTreeSet<&Subject> =
+            claimed.chain(self.in_force.keys()).filter(|subject| subject.key.is_none()).collect();
+        let target = |subject: &Subject| (subject.clone(), self.target(places, subject, is_alone));
+        let mut targets: BTreeMap<Subject, Holding> = rules.into_iter().take(MAX_RULES).map(target).collect();
+        for key in self.in_force.keys().filter(|subject| subject.key.is_some()) {
+            let of_rule = targets.get(&key.of_rule()).filter(|_| !self.wanted.contains(key)).cloned();
+            targets.insert(key.clone(), of_rule.unwrap_or_else(|| self.target(places, key, is_alone)));
+        }
+        targets
+    }
+
+    /// Keys that are wanted have holdings of their own from now on, as long as there is room;
+    /// the rule's at first. None is forgotten: an open window, or a bucket, may have been
+    /// counted by its shares.
+    fn follow_wanted(&mut self, places: &View) -> bool {
+        let claims = places.values().filter(|member| member.is_live).flat_map(|member| member.claims.iter());
+        let wanted = claims.filter(|(subject, claim)| claim.is_wanted && subject.key.is_some());
+        self.wanted.clear();
+        let mut count = self.in_force.keys().filter(|subject| subject.key.is_some()).count();
+        let mut is_changed = false;
+        for key in wanted.map(|(subject, _)| subject).collect::<BTreeSet<_>>() {
+            if !self.in_force.contains_key(key) {
+                if count >= MAX_KEYS {
+                    continue;
+                }
+                self.in_force.insert(key.clone(), self.held(key).clone());
+                (count, is_changed) = (count + 1, true);
+            }
+            self.wanted.insert(key.clone());
+        }
+        is_changed
+    }
+
+    /// What this instance holds. A key that is new here had its rule's share, and a rule the
+    /// common one.
+    fn held(&self, subject: &Subject) -> &Holding {
+        let of_rule = || self.in_force.get(&subject.of_rule()).unwrap_or(&self.in_force[&Subject::default()]);
+        self.in_force.get(subject).unwrap_or_else(of_rule)
+    }
+
+    /// Whether the others say that they hold no more than what is left beside the target.
+    /// Those that are missing say nothing, and have what the target leaves them.
+    fn have_made_way(&self, places: &View, subject: &Subject, target: &Holding) -> bool {
+        let equal = WHOLE / places.len() as u64;
+        let of_rule = subject.of_rule();
+        let held = |member: &Member| {
+            let claim = member.claims.get(subject).or_else(|| member.claims.get(&of_rule));
+            claim.map_or(equal, |claim| claim.held)
         };
-        rules.map(|rule| (rule.clone(), claim(rule))).collect()
+        let weights = weights(&places.values().collect::<Vec<_>>(), subject);
+        let members = places.iter().zip(weights).filter(|((name, _), _)| **name != self.own);
+        let others = members.map(|((_, member), weight)| if member.is_live { held(member) } else { weight });
+        others.fold(target.of_whole(), u64::saturating_add) <= WHOLE + places.len() as u64
+    }
+
+    /// The keys that all members measure, each with what they are asked for as far as it is
+    /// known.
+    pub(super) fn wanted(&self) -> impl Iterator<Item = (&Subject, u64)> {
+        let demand = |key| {
+            let claims = self.seen.values().filter_map(|member| member.claims.get(key));
+            claims.fold(0_u64, |sum, claim| sum.saturating_add(claim.demand))
+        };
+        self.wanted.iter().map(move |key| (key, demand(key)))
+    }
+
+    /// What this instance says of itself, for its demand by rule and key. `wants` are keys
+    /// that it wants to have shares of their own.
+    pub(super) fn claims(&self, demand: &BTreeMap<Subject, u64>, wants: &BTreeMap<Subject, u64>) -> Claims {
+        let rules = self.targets.keys().chain(demand.keys()).filter(|subject| subject.key.is_none());
+        let keys = self.wanted.iter().chain(wants.keys());
+        let claim = |subject: &Subject| {
+            let target = self.targets.get(subject).map_or(0, Holding::of_whole);
+            let unknown = u64::from(subject.key.is_none());
+            Claim {
+                demand: demand.get(subject).copied().unwrap_or(unknown),
+                held: self.held(subject).of_whole().max(target),
+                is_wanted: wants.contains_key(subject),
+            }
+        };
+        let named = rules.chain(keys).filter(|subject| !subject.rule.is_empty());
+        named.map(|subject| (subject.clone(), claim(subject))).collect()
     }
 
     /// Those of the view that have a place: not those that are missing for long, where most
@@ -166,58 +281,67 @@ impl DemandShares {
         view
     }
 
-    fn target(&self, places: &View, rule: &str, is_alone: bool) -> Holding {
+    fn target(&self, places: &View, subject: &Subject, is_alone: bool) -> Holding {
         let index = places.keys().position(|name| *name == self.own).unwrap_or(0);
         if is_alone && places.len() == 1 {
             let expected = self.patience.expected.clamp(1, Share::MAX_COUNT);
             return Holding { part: 1, total: expected, share: Share::equal(0, expected) };
         }
         let members: Vec<&Member> = places.values().collect();
-        Holding::of(index, &if is_alone { vec![1; members.len()] } else { weights(&members, rule) })
+        Holding::of(index, &if is_alone { vec![1; members.len()] } else { weights(&members, subject) })
     }
 
     fn shares(&self) -> RuleShares {
         let share = |holding: &Holding| holding.share.clone();
-        let mut rules: BTreeMap<_, _> =
-            self.in_force.iter().map(|(rule, holding)| (rule.clone(), share(holding))).collect();
-        let common = rules.remove("").unwrap_or(Share::none());
-        RuleShares { common, rules }
+        let mut own: BTreeMap<_, _> =
+            self.in_force.iter().map(|(subject, holding)| (subject.clone(), share(holding))).collect();
+        let common = own.remove(&Subject::default()).unwrap_or(Share::none());
+        RuleShares { common, own }
     }
 }
 
-/// What decides of a view: what a live member holds does not.
-fn deciding(places: &View) -> View {
-    let mut seen = places.clone();
-    for claim in seen.values_mut().filter(|member| member.is_live).flat_map(|member| member.claims.values_mut()) {
-        claim.held = 0;
-    }
-    seen
-}
-
-fn known_rules(places: &View) -> BTreeSet<String> {
-    places.values().flat_map(|member| member.claims.keys()).cloned().collect()
-}
-
-/// The part of each member, in their order: a live one has at least a quarter of an
-/// equal part, and else what its demand is of all; a missing one what it held.
-fn weights(members: &[&Member], rule: &str) -> Vec<u64> {
+/// The part of each member, in their order: a missing one has what it held. Of a key, one
+/// that has not measured it has what it has of the rule.
+fn weights(members: &[&Member], subject: &Subject) -> Vec<u64> {
     let equal = WHOLE / members.len() as u64;
-    let missing = Claim { demand: 1, held: equal };
-    let claim = |member: &&Member| member.claims.get(rule).copied().unwrap_or(missing);
-    let mut weights: Vec<u64> =
-        members.iter().map(|member| if member.is_live { 0 } else { claim(member).held.clamp(1, WHOLE) }).collect();
+    let claimed = |member: &Member, claim: Claim| match member.is_live {
+        true => Part::ByDemand(claim.demand.clamp(1, MAX_DEMAND)),
+        false => Part::Fixed(claim.held.clamp(1, WHOLE)),
+    };
+    let unknown = Claim { demand: 1, held: equal, is_wanted: false };
+    let rule = subject.of_rule();
+    let of_rule = |member: &&Member| claimed(member, member.claims.get(&rule).copied().unwrap_or(unknown));
+    let weights = divided(&members.iter().map(of_rule).collect::<Vec<_>>());
+    if subject.key.is_none() {
+        return weights;
+    }
+    let of_key = |(member, weight): (&&Member, &u64)| match member.claims.get(subject) {
+        Some(claim) if claim.demand > 0 => claimed(member, *claim),
+        _ => Part::Fixed(*weight),
+    };
+    divided(&members.iter().zip(&weights).map(of_key).collect::<Vec<_>>())
+}
+
+/// The weights of all parts: one by demand has at least a quarter of an equal part of what
+/// the fixed ones leave, and else what its demand is of all.
+fn divided(parts: &[Part]) -> Vec<u64> {
+    let equal = WHOLE / parts.len() as u64;
+    let fixed = |part: &Part| if let Part::Fixed(weight) = part { *weight } else { 0 };
+    let mut weights: Vec<u64> = parts.iter().map(fixed).collect();
+    let demand =
+        |(index, part): (usize, &Part)| if let Part::ByDemand(demand) = part { Some((*demand, index)) } else { None };
+    let mut live: Vec<(u64, usize)> = parts.iter().enumerate().filter_map(demand).collect();
+    if live.is_empty() {
+        return weights;
+    }
     if weights.iter().sum::<u64>() > WHOLE - equal / 8 {
         // They cannot all be right.
         weights.iter_mut().filter(|weight| **weight > 0).for_each(|weight| *weight = equal);
     }
-    let mut live: Vec<(u64, usize)> = (0..members.len())
-        .filter(|index| members[*index].is_live)
-        .map(|index| (claim(&members[index]).demand.clamp(1, MAX_DEMAND), index))
-        .collect();
     live.sort_unstable();
     let mut units = u128::from(WHOLE - weights.iter().sum::<u64>());
     let mut demand: u128 = live.iter().map(|(demand, _)| u128::from(*demand)).sum();
-    let floor = (units / (4 * live.len().max(1) as u128)).max(1);
+    let floor = (units / (4 * live.len() as u128)).max(1);
     for (own, index) in live {
         let own = u128::from(own);
         // Those with the least demand come first: no later one falls below the floor
@@ -248,6 +372,21 @@ const ENOUGH: u64 = 1_024;
 const MOST_ROUNDS: u64 = 60;
 
 impl Demand {
+    /// Counts what a key was asked for in some rounds, and all instances in each, as far as
+    /// it is known. The first demand is published once chance makes an eighth of a difference
+    /// to the key's shares.
+    pub(super) fn count_key(&mut self, units: u64, rounds: u64, all: u64) {
+        if self.published > 0 {
+            return self.count(units, rounds);
+        }
+        (self.units, self.rounds) = (self.units.saturating_add(units), self.rounds.saturating_add(rounds));
+        let counted = self.units.max(all.saturating_mul(self.rounds));
+        if self.units.isqrt() < counted / 8 || self.rounds >= MOST_ROUNDS {
+            self.published = rounded(0, self.units / self.rounds.max(1));
+            (self.units, self.rounds) = (0, 0);
+        }
+    }
+
     /// Counts what was asked for in some rounds.
     pub(super) fn count(&mut self, units: u64, rounds: u64) {
         let all = (self.units.saturating_add(units), self.rounds.saturating_add(rounds));

@@ -5,7 +5,7 @@
 //! malformed, or from another fleet's seed, changes no share.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashSet, btree_map::Entry},
     fmt, io,
     net::SocketAddr,
     sync::{Arc, Weak},
@@ -13,8 +13,7 @@ use std::{
 };
 
 use chitchat::{
-    Chitchat, ChitchatConfig, ChitchatHandle, ChitchatId, FailureDetectorConfig, NodeState, ProtocolVersion,
-    spawn_chitchat,
+    ChitchatConfig, ChitchatHandle, ChitchatId, FailureDetectorConfig, ProtocolVersion, spawn_chitchat,
     transport::{Transport, UdpTransport},
 };
 use tokio::{
@@ -24,9 +23,11 @@ use tokio::{
 
 use super::{
     Split,
-    by_demand::{Claim, Demand, DemandShares, Member, Patience, View},
+    busy_keys::BusyKeys,
+    by_demand::{Demand, DemandShares, Patience},
     machines::ShareMachines,
-    rule_shares::RuleShares,
+    messages::{LEFT, Said, publish},
+    rule_shares::{RuleShares, Subject},
 };
 use crate::{
     algorithm::Share,
@@ -34,11 +35,6 @@ use crate::{
     observe,
     time::{Clock, SystemClock, nanos},
 };
-
-/// What a member says of a rule has the rule's id behind this.
-const RULE: &str = "rule:";
-/// Set by a member that leaves.
-const LEFT: &str = "left";
 
 /// All instances say what they were asked for at the same time, once in so many gossip
 /// intervals: so views are equal most of the time.
@@ -56,8 +52,18 @@ const DEAF_AFTER: u32 = 20;
 /// 1,024, at most a minute, unless it changes by more than chance. From that all compute the same shares: a quarter
 /// of an equal share for everyone at least, and the rest in proportion to demand. A
 /// smaller share applies at once. A larger one applies once what the instance sees of
-/// the fleet has not changed for two gossip intervals, and to windows from the next
-/// one on.
+/// the fleet has not changed for two gossip intervals and the others say that they hold
+/// no more than the rest, and to windows from the next one on.
+///
+/// A rule that counts by tenant (or another key) has the same share for all of them, with
+/// the exception of its busiest: a tenant of which an instance refuses at least eight units in a
+/// second has a share that follows its own demand, from the third or fourth window on. So
+/// one that reaches few instances is not held to their shares of its limit. Of each rule,
+/// the fleet has about 64 such tenants, an instance at most 16 and at least one (of all rules
+/// 64), and an instance 1,024 in its life. Demand is known in units a second, so those with a
+/// few a minute keep the rule's share. So do all in tiers that take more than a minute to
+/// fill: a tenant that moves to another instance has at first a quarter of an equal share
+/// there, in windows until the next one.
 ///
 /// ```no_run
 /// use tower_ratelimit::{Quota, RateLimiter, backend::split::Gossip};
@@ -76,11 +82,11 @@ const DEAF_AFTER: u32 = 20;
 ///
 /// # What the fleet admits
 ///
-/// The limit, as far as views agree; `Split`'s documentation says by which algorithm.
-/// While views differ: at most the limit times the largest factor by which two views
-/// differ on one instance's demand, plus the shares of instances that not all others
-/// see. A demand is the sum of a rule's keys: all of them have the instance's share, so a
-/// tenant that reaches few instances gets only theirs of its limit.
+/// The limit; `Split`'s documentation says by which algorithm. An instance takes more of a
+/// rule only after the others have said that they hold less. So it takes two that miss what the other
+/// says for more than two gossip intervals to exceed the limit. Then it is at most the limit
+/// times the largest factor by which two views differ on one instance's part, plus the
+/// shares of instances that not all others see.
 ///
 /// | failure | effect |
 /// |---|---|
@@ -88,6 +94,7 @@ const DEAF_AFTER: u32 = 20;
 /// | an instance joins, or restarts | it admits nothing until it has seen the fleet, then its share of the next window |
 /// | an instance is killed | its share is unused for [`forget_after`](Self::forget_after), then the others divide it |
 /// | a partition | each side keeps what it held, and divides it by demand. After `forget_after`, a side with more than half of the instances takes all, so that together they admit less than twice the limit |
+/// | instances whose policies count a rule by different keys | a busy tenant may have its whole limit at some, and beside it the rule's share at those that count otherwise |
 /// | all others are missing | an equal share of the instances that were known last |
 /// | no seed answers an instance that starts | after ten intervals it takes one share of as many as there are seeds. A name is one seed, so if it is the only one, the instance takes the whole limit: name several, or addresses |
 /// | [`drain`](crate::RateLimiter::drain) | it leaves: it admits nothing more, and others take over with the next window |
@@ -197,7 +204,10 @@ impl Gossip {
             interval: self.interval,
             started: Instant::now(),
             round: None,
-            demand: HashMap::new(),
+            demand: BTreeMap::new(),
+            busy: BusyKeys::default(),
+            said: Said::default(),
+            members: 1,
             heard: (0, Instant::now()),
             is_deaf: false,
         };
@@ -252,7 +262,11 @@ struct Membership {
     /// The round that the demand is of.
     round: Option<u64>,
     /// By rule.
-    demand: HashMap<&'static str, Demand>,
+    demand: BTreeMap<Subject, Demand>,
+    busy: BusyKeys,
+    said: Said,
+    /// How many live members there are, this one included.
+    members: usize,
     /// The sum of the others' heartbeats, and when it was last another.
     heard: (u64, Instant),
     is_deaf: bool,
@@ -282,14 +296,14 @@ impl Membership {
     /// others say.
     async fn follow(&mut self, machines: &ShareMachines) {
         self.measure(machines);
-        let demand = self.demand.iter().map(|(rule, demand)| ((*rule).to_owned(), demand.published));
-        let claims = self.shares.claims(&demand.collect());
-        let (name, own) = (&self.name, claims.clone());
+        let demand = self.demand.iter().map(|(subject, demand)| (subject.clone(), demand.published));
+        let claims = self.shares.claims(&demand.collect(), self.busy.wanted());
+        let (said, own) = (&mut self.said, Arc::new(claims));
         let (mut view, heartbeats) = self
             .handle
             .with_chitchat(|chitchat| {
-                publish(chitchat.self_node_state(), &claims);
-                view(chitchat, name, &own)
+                publish(chitchat.self_node_state(), &own);
+                said.view(chitchat, &own)
             })
             .await;
         let now = Instant::now();
@@ -305,14 +319,14 @@ impl Membership {
         if is_deaf {
             view.iter_mut().filter(|(name, _)| **name != self.name).for_each(|(_, member)| member.is_live = false);
         }
-        let members = view.values().filter(|member| member.is_live).count();
+        self.members = view.values().filter(|member| member.is_live).count();
         let changed = self.shares.update(view, nanos(now - self.started));
         if let Some(shares) = changed {
-            let fractions = shares.rules.iter().map(|(rule, share)| (&**rule, share.fraction()));
-            observe::report_shares(fractions);
-            machines.set(shares, self.clock.now().as_nanos());
+            let rules = shares.own.iter().filter(|(subject, _)| subject.key.is_none());
+            observe::report_shares(rules.map(|(subject, share)| (&*subject.rule, share.fraction())));
+            machines.set(&shares, self.clock.now().as_nanos());
         }
-        observe::report_fleet(members, now - self.heard.1);
+        observe::report_fleet(self.members, now - self.heard.1);
     }
 
     /// Reads the demand once a round, which begins for all instances at the same time,
@@ -324,15 +338,35 @@ impl Membership {
             return;
         }
         let rounds = round.saturating_sub(last).max(1);
-        for (rule, units) in machines.take_asked() {
+        let [asked, refused] = machines.take_asked();
+        let wanted: BTreeMap<&Subject, u64> = self.shares.wanted().collect();
+        self.demand.retain(|subject, _| subject.key.is_none() || wanted.contains_key(subject));
+        for (key, all) in wanted {
+            let units = asked.get(key).copied().unwrap_or(0);
+            match self.demand.entry(key.clone()) {
+                Entry::Occupied(mut demand) => demand.get_mut().count_key(units, rounds, all),
+                // It was measured for a part of the round.
+                Entry::Vacant(demand) => drop(demand.insert(Demand::default())),
+            }
+        }
+        let mut of_rules = BTreeMap::<Subject, u64>::new();
+        for (subject, units) in asked {
+            // A key that has a share of its own needs none of the rule's.
+            let has_own = subject.key.is_some() && self.demand.get(&subject).is_some_and(|own| own.published > 0);
+            let of_rule = of_rules.entry(subject.of_rule()).or_default();
+            *of_rule = of_rule.saturating_add(if has_own { 0 } else { units });
+        }
+        for (rule, units) in of_rules {
             self.demand.entry(rule).or_default().count(units, rounds);
         }
+        let demand = |key: &Subject| self.demand.get(key).map_or(0, |demand| demand.published);
+        self.busy.follow(&refused, demand, self.members);
     }
 
     /// Tells the others, and admits nothing more.
     async fn leave(&self) {
         if let Some(machines) = self.machines.upgrade() {
-            machines.set(RuleShares::same(Share::none()), self.clock.now().as_nanos());
+            machines.set(&RuleShares::same(Share::none()), self.clock.now().as_nanos());
         }
         let others: HashSet<SocketAddr> = self
             .handle
@@ -347,44 +381,4 @@ impl Membership {
         // Their answers ask for what is new here.
         sleep_until(Instant::now() + self.interval * 2).await;
     }
-}
-
-fn publish(own: &mut NodeState, claims: &BTreeMap<String, Claim>) {
-    for (rule, Claim { demand, held }) in claims {
-        let (key, value) = (format!("{RULE}{rule}"), format!("{demand} {held}"));
-        // The same value would be sent again.
-        if own.get(&key) != Some(&value) {
-            own.set(key, value);
-        }
-    }
-}
-
-/// The fleet as seen here, and the sum of the others' heartbeats.
-fn view(chitchat: &Chitchat, own: &str, claims: &BTreeMap<String, Claim>) -> (View, u64) {
-    let live: HashSet<&ChitchatId> = chitchat.live_nodes().collect();
-    let mut latest = HashMap::<&str, (&ChitchatId, &NodeState)>::new();
-    let mut heartbeats = 0_u64;
-    for (id, state) in chitchat.node_states().iter().filter(|(id, _)| &*id.node_id != own) {
-        heartbeats = heartbeats.wrapping_add(state.heartbeat().into());
-        let known = latest.entry(&id.node_id).or_insert((id, state));
-        if known.0.generation_id < id.generation_id {
-            *known = (id, state);
-        }
-    }
-    let present = latest.into_iter().filter(|(_, (_, state))| state.get(LEFT).is_none());
-    let mut view: View = present
-        .map(|(name, (id, state))| (name.to_owned(), Member { is_live: live.contains(id), claims: claims_of(state) }))
-        .collect();
-    view.insert(own.to_owned(), Member { is_live: true, claims: claims.clone() });
-    (view, heartbeats)
-}
-
-/// What a member says; what cannot be read is as if it had not been said.
-fn claims_of(state: &NodeState) -> BTreeMap<String, Claim> {
-    let claim = |(key, value): (&str, &str)| {
-        let (demand, held) = value.split_once(' ')?;
-        let claim = Claim { demand: demand.parse().ok()?, held: held.parse().ok()? };
-        Some((key.strip_prefix(RULE)?.to_owned(), claim))
-    };
-    state.key_values().filter_map(claim).collect()
 }

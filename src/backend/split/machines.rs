@@ -1,15 +1,15 @@
 //! The machines of this instance's share of each quota: [`ShareMachines`].
 //!
-//! It holds no counters: the engine does. Invariant: no decision takes a lock
+//! It holds no counters: the engine does. Invariant: no decision waits for a lock
 //! that another thread takes, unless the share has changed.
 
 use std::{
     cell::Cell,
-    collections::{HashMap, hash_map::Entry},
+    collections::HashMap,
     fmt,
     ops::Range,
     sync::{
-        Arc, Mutex, MutexGuard, Weak,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -19,14 +19,25 @@ use foldhash::fast::FixedState;
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 
-use super::rule_shares::{RuleHistories, RuleShares};
+#[cfg(feature = "gossip")]
+use super::{
+    asked::{AskedUnits, RefusedUnits},
+    rule_shares::{Subject, fleet_key},
+};
+use super::{
+    cached_machine::{Asked, CachedMachine, follows_keys, renewed},
+    rule_shares::{RuleHistories, RuleShares},
+};
+#[cfg(feature = "gossip")]
+use crate::backend::outcome::TierState;
 use crate::{
-    algorithm::{Machine, Share, ShareHistory},
+    algorithm::{Machine, Share},
     backend::{
         memory::machine_source::{MachineSource, Machines},
         request::LONGEST_RACE,
     },
-    policy::Tier,
+    fingerprint::Fingerprint,
+    policy::{Tier, charge::Charge},
     sync::lock,
 };
 
@@ -40,6 +51,9 @@ pub(crate) struct ShareMachines {
     state: Mutex<State>,
     #[cfg(feature = "gossip")]
     leave: std::sync::OnceLock<Leave>,
+    /// What it has to refuse, where its share follows demand.
+    #[cfg(feature = "gossip")]
+    refused: Option<Mutex<RefusedUnits>>,
 }
 
 struct State {
@@ -49,21 +63,12 @@ struct State {
     joins_with: Option<Share>,
     /// What each thread has counted, where somebody reads it.
     #[cfg(feature = "gossip")]
-    asked: Option<HashMap<&'static str, Vec<AskedByThread>>>,
+    asked: Option<AskedUnits>,
 }
 
 /// How an instance leaves its fleet.
 #[cfg(feature = "gossip")]
 pub(super) type Leave = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
-
-/// The units that one thread was asked for under a rule. Only that thread writes it.
-type Asked = Arc<AtomicU64>;
-
-#[cfg(feature = "gossip")]
-struct AskedByThread {
-    units: Asked,
-    read: u64,
-}
 
 /// What one thread caches.
 pub(crate) struct ThreadMachines {
@@ -71,36 +76,27 @@ pub(crate) struct ThreadMachines {
     version: u64,
     source: Option<watch::Receiver<Share>>,
     histories: Arc<RuleHistories>,
+    /// Whether keys have shares of their own.
+    have_keys: bool,
     /// Valid for decisions within this time. Before it, the clock has stepped
     /// back over the last change; after it, the clock has passed it again.
     valid: Range<u64>,
     machines: HashMap<usize, CachedMachine, FixedState>,
+    of_keys: HashMap<(usize, u64), CachedMachine, FixedState>,
+    /// Keys that have no share of their own, each at its place; empty before the first.
+    strangers: Vec<u128>,
     /// At this number, machines of dropped tiers are removed.
     sweep_at: usize,
     nothing: Machine,
-}
-
-struct CachedMachine {
-    /// Keeps the tier's address from being used again.
-    tier: Weak<()>,
-    machine: Machine,
-    /// When it has to be made again.
-    until: u64,
-    asked: Asked,
-}
-
-impl CachedMachine {
-    /// No other thread writes, so no locked instruction is needed.
-    #[inline]
-    fn count(&self, units: u64) {
-        self.asked.store(self.asked.load(Ordering::Relaxed).wrapping_add(units), Ordering::Relaxed);
-    }
 }
 
 /// How many backends a thread caches machines of.
 const KEPT: usize = 64;
 
 const FEWEST_TO_SWEEP: usize = 64;
+
+/// How many keys without a share of their own a thread remembers.
+const STRANGERS: usize = 1_024;
 
 #[allow(clippy::vec_box, reason = "moved by pointer")]
 type Cached = Vec<Box<ThreadMachines>>;
@@ -126,6 +122,8 @@ impl ShareMachines {
             state: Mutex::new(state),
             #[cfg(feature = "gossip")]
             leave: std::sync::OnceLock::new(),
+            #[cfg(feature = "gossip")]
+            refused: None,
         }
     }
 
@@ -184,7 +182,7 @@ impl ShareMachines {
         let latest = state.source.as_mut().map(|source| source.borrow_and_update().clone());
         let joins_with = state.joins_with.take();
         if let Some(share) = latest.or(joins_with)
-            && Arc::make_mut(&mut state.histories).change(RuleShares::same(share), now)
+            && Arc::make_mut(&mut state.histories).change(&RuleShares::same(share), now)
         {
             self.version.fetch_add(1, Ordering::Release);
         }
@@ -207,8 +205,11 @@ impl ShareMachines {
             version: self.version.load(Ordering::Acquire),
             source: state.source.clone(),
             valid,
+            have_keys: histories.have_keys(),
             histories,
             machines: HashMap::default(),
+            of_keys: HashMap::default(),
+            strangers: Vec::new(),
             sweep_at: FEWEST_TO_SWEEP,
             nothing: Machine::rejecting(),
         }
@@ -216,15 +217,22 @@ impl ShareMachines {
 
     /// A count of a thread's own, which is read if somebody reads any.
     #[cold]
-    fn new_count(&self, rule: &'static str) -> Asked {
-        let units = Asked::default();
+    fn new_count(&self, rule: &'static str, key: Option<u64>) -> Asked {
         #[cfg(feature = "gossip")]
         if let Some(asked) = &mut self.state().asked {
-            asked.entry(rule).or_default().push(AskedByThread { units: Arc::clone(&units), read: 0 });
+            return asked.add(Subject { rule: rule.to_owned(), key });
         }
-        #[cfg(not(feature = "gossip"))]
-        let _ = rule;
-        units
+        let _ = (rule, key);
+        Asked::default()
+    }
+
+    /// The latest shares, by which the charge's key counts from now on if it has its own.
+    #[cold]
+    fn learn(&self, charge: &Charge<'_>, key: u64) -> Arc<RuleHistories> {
+        let mut state = self.state();
+        Arc::make_mut(&mut state.histories).learn(charge.key, key);
+        self.version.fetch_add(1, Ordering::Release);
+        Arc::clone(&state.histories)
     }
 }
 
@@ -233,33 +241,22 @@ impl ShareMachines {
     /// Without a share until it is given one, and with counts that are read.
     pub(super) fn by_demand() -> Self {
         let machines = Self::new(Share::none(), None);
-        machines.state().asked = Some(HashMap::new());
-        machines
+        machines.state().asked = Some(AskedUnits::default());
+        Self { refused: Some(Mutex::default()), ..machines }
     }
 
     /// Puts shares in force. At once, so that an instance that decides nothing for a
     /// while misses no change.
-    pub(super) fn set(&self, shares: RuleShares, now: u64) {
+    pub(super) fn set(&self, shares: &RuleShares, now: u64) {
         Arc::make_mut(&mut self.state().histories).change(shares, now);
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// How many units were asked for under each rule since the last call.
-    pub(super) fn take_asked(&self) -> HashMap<&'static str, u64> {
-        let mut state = self.state();
-        let of_rule = |(rule, threads): (&&'static str, &mut Vec<AskedByThread>)| {
-            let mut sum = 0_u64;
-            threads.retain_mut(|thread| {
-                // Before the count is read: its thread may add to it and then end.
-                let is_used = Arc::strong_count(&thread.units) > 1;
-                let units = thread.units.load(Ordering::Acquire);
-                sum = sum.saturating_add(units.wrapping_sub(thread.read));
-                thread.read = units;
-                is_used
-            });
-            (*rule, sum)
-        };
-        state.asked.iter_mut().flatten().map(of_rule).collect()
+    /// How many units were asked for since the last call, and refused.
+    pub(super) fn take_asked(&self) -> [std::collections::BTreeMap<Subject, u64>; 2] {
+        let asked = self.state().asked.as_mut().map(AskedUnits::take);
+        let refused = self.refused.as_ref().map(|refused| lock(refused).take());
+        [asked.unwrap_or_default(), refused.unwrap_or_default()]
     }
 
     pub(super) fn leave_by(&self, leave: Leave) {
@@ -270,31 +267,58 @@ impl ShareMachines {
 impl MachineSource for Arc<ShareMachines> {
     type Machines<'m> = &'m ThreadMachines;
 
-    fn with<'t, R>(
-        &self,
-        tiers: impl Iterator<Item = &'t Tier>,
-        now: u64,
-        run: impl FnOnce(&ThreadMachines) -> R,
-    ) -> R {
+    fn with<R>(&self, charges: &[Charge<'_>], now: u64, run: impl FnOnce(&ThreadMachines) -> R) -> R {
         self.with_thread(now, |machines| {
-            for tier in tiers {
-                machines.cached(self, tier, now);
+            for charge in charges {
+                let key = machines.key_of(self, charge);
+                for tier in charge.tiers() {
+                    machines.cached(self, (tier, None), now);
+                    if key.is_some() {
+                        machines.cached(self, (tier, key), now);
+                    }
+                }
             }
             run(machines)
         })
     }
 
-    fn with_one<R>(&self, tier: &Tier, now: u64, run: impl FnOnce(&Machine) -> R) -> R {
-        self.with_thread(now, |machines| run(&machines.cached(self, tier, now).machine))
+    fn with_one<R>(&self, key: Fingerprint, tier: &Tier, now: u64, run: impl FnOnce(&Machine) -> R) -> R {
+        self.with_thread(now, |machines| {
+            let key = machines.known(key).flatten();
+            run(&machines.cached(self, (tier, key), now).machine)
+        })
     }
 
-    fn charge_one<R>(&self, tier: &Tier, cost: u64, now: u64, run: impl FnOnce(&Machine) -> Option<R>) -> Option<R> {
+    /// Not where a key that this thread has not seen yet may have a share of its own.
+    fn charge_one<R>(
+        &self,
+        (key, tier): (Fingerprint, &Tier),
+        cost: u64,
+        now: u64,
+        run: impl FnOnce(&Machine) -> Option<R>,
+    ) -> Option<R> {
         self.with_thread(now, |machines| {
-            let cached = machines.cached(self, tier, now);
+            let cached = machines.cached(self, (tier, machines.known(key)?), now);
             let charged = run(&cached.machine)?;
             cached.count(cost);
             Some(charged)
         })
+    }
+
+    /// Not where another thread counts: no request waits for that.
+    #[cfg(feature = "gossip")]
+    fn count_refused(&self, charges: &[Charge<'_>], tiers: &[TierState]) {
+        let mut states = tiers.iter();
+        for charge in charges {
+            let mut found = charge.tiers().iter().zip(states.by_ref().take(charge.tiers().len()));
+            if found.any(|(tier, state)| state.violated && follows_keys(tier))
+                && let Some(refused) = &self.refused
+                && let Some(key) = fleet_key(charge)
+                && let Ok(mut refused) = refused.try_lock()
+            {
+                refused.count(charge.rule.id, key, charge.cost);
+            }
+        }
     }
 
     #[cfg(feature = "gossip")]
@@ -307,55 +331,70 @@ impl MachineSource for Arc<ShareMachines> {
 }
 
 impl Machines for &ThreadMachines {
-    fn of<'t>(&'t self, tier: &'t Tier) -> &'t Machine {
-        self.machines.get(&address(tier)).map_or(&self.nothing, |cached| &cached.machine)
+    fn of<'t>(&'t self, key: Fingerprint, tier: &'t Tier) -> &'t Machine {
+        self.get(key, tier).map_or(&self.nothing, |cached| &cached.machine)
     }
 
-    fn count_asked(self, tier: &Tier, cost: u64) {
-        if let Some(cached) = self.machines.get(&address(tier)) {
-            cached.count(cost);
+    fn count_asked(self, charge: &Charge<'_>, tier: &Tier) {
+        if let Some(cached) = self.get(charge.key, tier) {
+            cached.count(charge.cost);
         }
     }
 }
 
 impl ThreadMachines {
-    /// The machine of a tier, made if there is none, or it has to be another.
+    /// The machine of a tier, or of a key's tier, made if there is none, or it has to be
+    /// another.
     #[inline]
-    fn cached(&mut self, owner: &ShareMachines, tier: &Tier, now: u64) -> &CachedMachine {
-        if self.machines.len() >= self.sweep_at {
+    fn cached(&mut self, owner: &ShareMachines, (tier, key): (&Tier, Option<u64>), now: u64) -> &CachedMachine {
+        if self.machines.len() + self.of_keys.len() >= self.sweep_at {
             self.sweep();
         }
-        match self.machines.entry(address(tier)) {
-            Entry::Occupied(cached) if now < cached.get().until => cached.into_mut(),
-            entry => {
-                let made = make(owner, tier, self.histories.of(tier.rule), now, &entry);
-                entry.insert_entry(made).into_mut()
-            }
+        let make = |old: Option<&_>| {
+            let history = self.histories.of(tier.rule, key.filter(|_| follows_keys(tier)));
+            CachedMachine::new(tier, history, now, old, || owner.new_count(tier.rule, key))
+        };
+        match key {
+            None => renewed(self.machines.entry(address(tier)), now, make),
+            Some(key) => renewed(self.of_keys.entry((address(tier), key)), now, make),
         }
+    }
+
+    /// The key of a charge, if it has a share of its own.
+    #[inline]
+    fn key_of(&mut self, owner: &ShareMachines, charge: &Charge<'_>) -> Option<u64> {
+        self.known(charge.key).unwrap_or_else(|| {
+            let Some(key) = self.histories.find(charge) else {
+                self.strangers.resize(STRANGERS, 0);
+                self.strangers[charge.key.spread_over(STRANGERS)] = charge.key.to_u128();
+                return None;
+            };
+            self.histories = owner.learn(charge, key);
+            Some(key)
+        })
+    }
+
+    /// The key that this one is, if it has a share of its own; `None` if that is not known.
+    #[allow(clippy::option_option, reason = "two questions")]
+    #[inline]
+    fn known(&self, key: Fingerprint) -> Option<Option<u64>> {
+        if !self.have_keys || self.strangers.get(key.spread_over(STRANGERS)) == Some(&key.to_u128()) {
+            return Some(None);
+        }
+        self.histories.known(key).map(Some)
+    }
+
+    fn get(&self, key: Fingerprint, tier: &Tier) -> Option<&CachedMachine> {
+        let own = self.known(key).flatten().and_then(|key| self.of_keys.get(&(address(tier), key)));
+        own.or_else(|| self.machines.get(&address(tier)))
     }
 
     #[cold]
     fn sweep(&mut self) {
-        self.machines.retain(|_, cached| cached.tier.strong_count() > 0);
-        self.sweep_at = (self.machines.len() * 2).max(FEWEST_TO_SWEEP);
+        self.machines.retain(|_, cached| cached.is_used());
+        self.of_keys.retain(|_, cached| cached.is_used());
+        self.sweep_at = ((self.machines.len() + self.of_keys.len()) * 2).max(FEWEST_TO_SWEEP);
     }
-}
-
-/// Makes a machine, which keeps the count of the one that it replaces.
-#[cold]
-fn make(
-    owner: &ShareMachines,
-    tier: &Tier,
-    history: &ShareHistory,
-    now: u64,
-    entry: &Entry<'_, usize, CachedMachine>,
-) -> CachedMachine {
-    let (machine, until) = tier.machine.share(&tier.quota, history, now);
-    let asked = match entry {
-        Entry::Occupied(old) if old.get().tier.strong_count() > 0 => Arc::clone(&old.get().asked),
-        _ => owner.new_count(tier.rule),
-    };
-    CachedMachine { tier: Arc::downgrade(&tier.identity), machine, until, asked }
 }
 
 fn address(tier: &Tier) -> usize {

@@ -4,13 +4,20 @@
 //! Invariant: while shares sum to one, the fleet admits what the table at
 //! [`Split`] says.
 
+#[cfg(feature = "gossip")]
+mod asked;
+#[cfg(any(feature = "gossip", test))]
+mod busy_keys;
 #[cfg(any(feature = "gossip", test))]
 mod by_demand;
+mod cached_machine;
 mod dns;
 mod env;
 #[cfg(feature = "gossip")]
 mod gossip;
 pub(super) mod machines;
+#[cfg(feature = "gossip")]
+mod messages;
 mod rule_shares;
 mod share;
 mod weights;

@@ -1,24 +1,55 @@
-//! The shares of one instance by rule: [`RuleShares`], and those that it has had:
+//! The shares of one instance by rule and key: [`RuleShares`], and those that it has had:
 //! [`RuleHistories`].
 //!
 //! It computes no share. The invariant: a rule that has no share of its own has the
-//! common one, now and in the past.
+//! common one, and a key that has none the rule's, now and in the past.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    hash::{DefaultHasher, Hasher},
+    net::IpAddr,
+};
 
-use crate::algorithm::{Share, ShareHistory};
+use foldhash::fast::FixedState;
 
-/// The common share, and those of rules that have their own.
+use crate::{
+    algorithm::{Share, ShareHistory},
+    descriptor::TenantId,
+    fingerprint::Fingerprint,
+    policy::charge::Charge,
+};
+
+/// What has a share of its own: a rule, or one of its keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Subject {
+    pub(super) rule: String,
+    /// A [`fleet_key`].
+    pub(super) key: Option<u64>,
+}
+
+impl Subject {
+    pub(super) fn rule(rule: impl Into<String>) -> Self {
+        Self { rule: rule.into(), key: None }
+    }
+
+    /// The rule of a key.
+    #[cfg(any(feature = "gossip", test))]
+    pub(super) fn of_rule(&self) -> Self {
+        Self::rule(&self.rule)
+    }
+}
+
+/// The common share, and those of rules and keys that have their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RuleShares {
     pub(super) common: Share,
-    pub(super) rules: BTreeMap<String, Share>,
+    pub(super) own: BTreeMap<Subject, Share>,
 }
 
 impl RuleShares {
     /// The same share of every rule.
     pub(super) fn same(common: Share) -> Self {
-        Self { common, rules: BTreeMap::new() }
+        Self { common, own: BTreeMap::new() }
     }
 }
 
@@ -26,16 +57,32 @@ impl RuleShares {
 #[derive(Clone, Debug)]
 pub(super) struct RuleHistories {
     common: ShareHistory,
-    rules: HashMap<String, ShareHistory>,
+    rules: HashMap<String, RuleHistory>,
+    /// Keys that have shares of their own, by what counts them in this process.
+    known: HashMap<u128, u64, FixedState>,
+}
+
+#[derive(Clone, Debug)]
+struct RuleHistory {
+    rule: ShareHistory,
+    keys: HashMap<u64, ShareHistory, FixedState>,
+}
+
+impl RuleHistory {
+    fn all(&mut self) -> impl Iterator<Item = &mut ShareHistory> {
+        self.keys.values_mut().chain([&mut self.rule])
+    }
 }
 
 impl RuleHistories {
     pub(super) fn new(common: Share) -> Self {
-        Self { common: ShareHistory::new(common), rules: HashMap::new() }
+        Self { common: ShareHistory::new(common), rules: HashMap::new(), known: HashMap::default() }
     }
 
-    pub(super) fn of(&self, rule: &str) -> &ShareHistory {
-        self.rules.get(rule).unwrap_or(&self.common)
+    /// The shares of a rule, or of one of its keys.
+    pub(super) fn of(&self, rule: &str, key: Option<u64>) -> &ShareHistory {
+        let Some(history) = self.rules.get(rule) else { return &self.common };
+        key.and_then(|key| history.keys.get(&key)).unwrap_or(&history.rule)
     }
 
     /// The common share in force.
@@ -43,26 +90,75 @@ impl RuleHistories {
         &self.common.current().share
     }
 
+    pub(super) fn have_keys(&self) -> bool {
+        self.rules.values().any(|history| !history.keys.is_empty())
+    }
+
+    /// The key that this one is, where it has a share of its own and was seen here.
+    pub(super) fn known(&self, key: Fingerprint) -> Option<u64> {
+        self.known.get(&key.to_u128()).copied()
+    }
+
+    /// The key of a charge that has a share of its own, whether it was seen here or not.
+    pub(super) fn find(&self, charge: &Charge<'_>) -> Option<u64> {
+        let keys = self.rules.get(charge.rule()).map(|history| &history.keys).filter(|keys| !keys.is_empty())?;
+        fleet_key(charge).filter(|key| keys.contains_key(key))
+    }
+
+    /// A key that has a share of its own is seen here.
+    pub(super) fn learn(&mut self, key: Fingerprint, fleet_key: u64) {
+        self.known.insert(key.to_u128(), fleet_key);
+    }
+
     /// Puts shares in force from `now` on; returns whether one is another.
-    pub(super) fn change(&mut self, mut shares: RuleShares, now: u64) -> bool {
-        for rule in shares.rules.keys().filter(|rule| !self.rules.contains_key(*rule)).cloned().collect::<Vec<_>>() {
-            self.rules.insert(rule, self.common.clone());
+    pub(super) fn change(&mut self, shares: &RuleShares, now: u64) -> bool {
+        let RuleShares { common, own } = shares;
+        for Subject { rule, key } in own.keys() {
+            let new = || RuleHistory { rule: self.common.clone(), keys: HashMap::default() };
+            let history = self.rules.entry(rule.clone()).or_insert_with(new);
+            if let Some(key) = key {
+                history.keys.entry(*key).or_insert_with(|| history.rule.clone());
+            }
         }
-        let mut is_changed = self.common.change(shares.common.clone(), now);
+        let mut is_changed = self.common.change(common.clone(), now);
         for (rule, history) in &mut self.rules {
-            let share = shares.rules.remove(rule).unwrap_or_else(|| shares.common.clone());
-            is_changed |= history.change(share, now);
+            let of_rule = own.get(&Subject::rule(rule)).unwrap_or(common);
+            is_changed |= history.rule.change(of_rule.clone(), now);
+            history.keys.retain(|key, history| {
+                let share = own.get(&Subject { rule: rule.clone(), key: Some(*key) });
+                is_changed |= share.is_none_or(|share| history.change(share.clone(), now));
+                share.is_some()
+            });
         }
+        self.known.retain(|_, key| self.rules.values().any(|history| history.keys.contains_key(key)));
         is_changed
     }
 
     /// When the last change was.
     pub(super) fn since(&self) -> u64 {
-        self.rules.values().chain([&self.common]).map(|history| history.current().since).max().unwrap_or(0)
+        let of_rules = self.rules.values().flat_map(|history| history.keys.values().chain([&history.rule]));
+        of_rules.chain([&self.common]).map(|history| history.current().since).max().unwrap_or(0)
     }
 
     /// The clock is at `now` again: a later change counts as if it happened now.
     pub(super) fn step_back(&mut self, now: u64) {
-        self.rules.values_mut().chain([&mut self.common]).for_each(|history| history.step_back(now));
+        let of_rules = self.rules.values_mut().flat_map(RuleHistory::all);
+        of_rules.chain([&mut self.common]).for_each(|history| history.step_back(now));
     }
+}
+
+/// The key of a charge as all instances know it; `None` where all requests share it.
+pub(super) fn fleet_key(charge: &Charge<'_>) -> Option<u64> {
+    // Its seeds are fixed, and it is strong enough that nobody finds a name for another's key.
+    let mut hasher = DefaultHasher::new();
+    match charge.tenant()? {
+        TenantId::Name(name) => hasher.write(name.as_bytes()),
+        TenantId::Address(IpAddr::V4(address)) => hasher.write(&address.octets()),
+        TenantId::Address(IpAddr::V6(address)) => hasher.write(&address.octets()),
+    }
+    for part in [charge.endpoint(), charge.method()] {
+        hasher.write_u8(0xff);
+        hasher.write(part.as_bytes());
+    }
+    Some(hasher.finish())
 }

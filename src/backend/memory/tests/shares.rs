@@ -6,6 +6,7 @@ use super::*;
 use crate::{
     algorithm::{Machine, MachineOptions, Share, ShareHistory},
     backend::memory::machine_source::Machines,
+    fingerprint::Fingerprint,
     policy::Tier,
 };
 
@@ -23,17 +24,17 @@ impl OneMachine {
 impl MachineSource for OneMachine {
     type Machines<'m> = &'m Self;
 
-    fn with<'t, R>(&self, _: impl Iterator<Item = &'t Tier>, _: u64, run: impl FnOnce(&Self) -> R) -> R {
+    fn with<R>(&self, _: &[Charge<'_>], _: u64, run: impl FnOnce(&Self) -> R) -> R {
         run(self)
     }
 
-    fn with_one<R>(&self, _: &Tier, _: u64, run: impl FnOnce(&Machine) -> R) -> R {
+    fn with_one<R>(&self, _: Fingerprint, _: &Tier, _: u64, run: impl FnOnce(&Machine) -> R) -> R {
         run(&self.0)
     }
 }
 
 impl Machines for &OneMachine {
-    fn of<'t>(&'t self, _: &'t Tier) -> &'t Machine {
+    fn of<'t>(&'t self, _: Fingerprint, _: &'t Tier) -> &'t Machine {
         &self.0
     }
 }

@@ -15,12 +15,24 @@ fn patience(expected: u64) -> Patience {
     Patience { gossip_interval: 1, forget_after: FORGET_AFTER, expected }
 }
 
+fn rule() -> Subject {
+    Subject::rule(RULE)
+}
+
+fn key() -> Subject {
+    Subject { key: Some(1), ..rule() }
+}
+
+fn claim(demand: u64, held: u64) -> Claim {
+    Claim { demand, held, is_wanted: false }
+}
+
 fn member(demand: u64, held: u64) -> Member {
-    Member { is_live: true, claims: BTreeMap::from([(RULE.to_owned(), Claim { demand, held })]) }
+    Member { is_live: true, claims: Arc::new(Claims::from([(rule(), claim(demand, held))])) }
 }
 
 fn parts(members: &[Member]) -> Vec<f64> {
-    let weights = weights(&members.iter().collect::<Vec<_>>(), RULE);
+    let weights = weights(&members.iter().collect::<Vec<_>>(), &rule());
     let total: u64 = weights.iter().sum();
     weights.iter().map(|weight| *weight as f64 / total as f64).collect()
 }
@@ -95,12 +107,29 @@ fn a_jump_of_demand_is_noticed_at_once_and_a_small_one_within_a_minute() {
     assert_eq!(after(2_000, 1), 2_048);
 }
 
+#[test]
+fn the_first_demand_of_a_key_is_said_once_chance_makes_little_of_it() {
+    let first = |units, all| {
+        let mut demand = Demand::default();
+        let rounds = (1..).find(|_| {
+            demand.count_key(units, 1, all);
+            demand.published > 0
+        });
+        (rounds, demand.published)
+    };
+    assert_eq!(first(1_000, 0), (Some(1), 1_024));
+    assert_eq!(first(0, 1_000), (Some(1), 1), "what others are asked for tells that this is little");
+    assert_eq!(first(120, 600), (Some(1), 120));
+    assert_eq!(first(3, 0), (Some(24), 3));
+    assert_eq!(first(0, 0), (Some(MOST_ROUNDS), 1));
+}
+
 fn view(members: &[(&str, Member)]) -> View {
     members.iter().map(|(name, member)| ((*name).to_owned(), member.clone())).collect()
 }
 
 fn holding(shares: &DemandShares) -> &Holding {
-    shares.in_force.get(RULE).unwrap_or(&shares.in_force[""])
+    shares.held(&rule())
 }
 
 fn held(shares: &DemandShares) -> u64 {
@@ -119,7 +148,7 @@ fn a_smaller_share_applies_at_once_and_a_larger_one_in_a_quiet_view() {
     assert_eq!(held(&shares), WHOLE / 4);
     assert_eq!(shares.update(of(1, 1), 4), None, "larger");
     // What it is about to have is said before it has it.
-    assert_eq!(shares.claims(&BTreeMap::new())[RULE], Claim { demand: 1, held: WHOLE / 2 });
+    assert_eq!(shares.claims(&BTreeMap::new(), &BTreeMap::new())[&rule()], claim(1, WHOLE / 2));
     assert_eq!(shares.update(of(1, 1), 5), None);
     assert!(shares.update(of(1, 1), 6).is_some());
     assert_eq!(held(&shares), WHOLE / 2);
@@ -133,12 +162,30 @@ fn who_sees_nobody_has_an_equal_part_of_those_it_knew() {
     }
     shares.update(view(&[("a", member(9, 0))]), 10);
     assert_eq!(held(&shares), WHOLE / 4, "of as many as there are seeds");
-    let missing = |demand| Member { is_live: false, ..member(demand, WHOLE / 100) };
+    let missing = |demand| Member { is_live: false, ..member(demand, WHOLE / 2) };
     let all = || view(&[("a", member(9, 0)), ("b", missing(900)), ("c", missing(1))]);
     for step in 11..100 {
         shares.update(all(), step);
     }
     assert!(held(&shares).abs_diff(WHOLE / 3) < 3, "also after the time in which most would forget a few");
+}
+
+#[test]
+fn no_more_keys_than_the_most_have_shares_of_their_own_and_none_is_forgotten() {
+    let mut shares = DemandShares::new("a".into(), patience(1));
+    let key = |number| Subject { key: Some(number), ..rule() };
+    let wants = |numbers: std::ops::Range<u64>| {
+        let wanted = Claim { is_wanted: true, ..claim(0, 0) };
+        let claims = numbers.map(|number| (key(number), wanted)).chain([(rule(), claim(1, 0))]);
+        view(&[("a", member(1, 0)), ("b", Member { is_live: true, claims: Arc::new(claims.collect()) })])
+    };
+    let most = MAX_KEYS as u64;
+    shares.update(wants(0..most - 1), 0);
+    shares.update(wants(most..most + 3), 1);
+    assert_eq!(shares.wanted().map(|(key, _)| key.clone()).collect::<Vec<_>>(), [key(most)]);
+    assert!(shares.in_force.contains_key(&key(0)) && !shares.in_force.contains_key(&key(most + 1)));
+    shares.update(wants(0..1), 2);
+    assert_eq!(shares.wanted().count(), 1);
 }
 
 /// What is known of each instance: a version, what it says (nothing once it has left), and
@@ -149,6 +196,10 @@ type Known = BTreeMap<String, (u64, Option<Member>, u64)>;
 struct Node {
     shares: DemandShares,
     demand: u64,
+    of_key: u64,
+    wants: bool,
+    /// Whether it has seen that the key is wanted, and measured it since.
+    is_measured: bool,
     known: Known,
 }
 
@@ -180,7 +231,8 @@ impl World {
     fn start(&mut self, index: u8) {
         let name = format!("node-{index}");
         let shares = DemandShares::new(name.clone(), patience(8));
-        self.nodes.insert(name, Node { shares, demand: 1, known: BTreeMap::new() });
+        let node = Node { shares, demand: 1, of_key: 1, wants: false, is_measured: false, known: BTreeMap::new() };
+        self.nodes.insert(name, node);
     }
 
     /// One gossip interval: all say what they know to two others, and follow their view.
@@ -189,9 +241,10 @@ impl World {
         let names: Vec<String> = self.nodes.keys().cloned().collect();
         for name in &names {
             let node = self.nodes.get_mut(name).unwrap();
-            let claims = node.shares.claims(&BTreeMap::from([(RULE.to_owned(), node.demand)]));
+            let claims = node.claims();
             // Versions of a later start are later.
-            node.known.insert(name.clone(), (self.now, Some(Member { is_live: true, claims }), self.now));
+            node.known
+                .insert(name.clone(), (self.now, Some(Member { is_live: true, claims: Arc::new(claims) }), self.now));
             let side = self.sides.get(name);
             let reached = |other: &&String| *other != name && self.sides.get(*other) == side;
             let reached: Vec<String> = names.iter().filter(reached).cloned().collect();
@@ -237,6 +290,31 @@ impl World {
         self.nodes.values().map(|node| held(&node.shares)).sum()
     }
 
+    fn held_of_key(&self) -> u64 {
+        self.nodes.values().map(|node| node.shares.held(&key()).of_whole()).sum()
+    }
+
+    /// What all may have of a key at most, as views differ.
+    fn bound_of_key(&self) -> f64 {
+        let views: Vec<View> = self.nodes.values().map(|node| node.view(self.now)).collect();
+        let parts = |view: &View| -> BTreeMap<String, f64> {
+            let weights = weights(&view.values().collect::<Vec<_>>(), &key());
+            let total = weights.iter().sum::<u64>() as f64;
+            view.keys().cloned().zip(weights.into_iter().map(|weight| weight as f64 / total)).collect()
+        };
+        let parts: Vec<_> = views.iter().map(parts).collect();
+        let (mut differ, mut unseen) = (1.0_f64, 0.0);
+        for (name, node) in &self.nodes {
+            if views.iter().all(|view| view.get(name).is_some_and(|member| member.is_live)) {
+                let of_each = || parts.iter().map(|parts| parts[name]);
+                differ = differ.max(of_each().fold(0.0, f64::max) / of_each().fold(1.0, f64::min));
+            } else {
+                unseen += node.shares.held(&key()).of_whole() as f64;
+            }
+        }
+        WHOLE as f64 * differ + unseen + self.nodes.len() as f64 * 4.0
+    }
+
     /// Whether it does soon: by chance, one may just be out of sight of another.
     fn comes_to(&mut self, state: impl Fn(&Self) -> bool) -> bool {
         (0..200).any(|_| {
@@ -268,7 +346,7 @@ impl World {
                 unseen += held(&node.shares) as f64;
                 continue;
             }
-            let demand = |view: &View| view[name].claims.get(RULE).map_or(1, |claim| claim.demand) as f64;
+            let demand = |view: &View| view[name].claims.get(&rule()).map_or(1, |claim| claim.demand) as f64;
             let (least, most) =
                 views.iter().map(demand).fold((f64::MAX, 0.0_f64), |(least, most), at| (least.min(at), most.max(at)));
             differ = differ.max(most / least);
@@ -278,6 +356,14 @@ impl World {
 }
 
 impl Node {
+    fn claims(&mut self) -> Claims {
+        let is_wanted = self.shares.wanted().count() > 0;
+        let measured = (self.is_measured && is_wanted).then_some((key(), self.of_key));
+        self.is_measured = is_wanted;
+        let wants = self.wants.then_some((key(), 1)).into_iter().collect();
+        self.shares.claims(&measured.into_iter().chain([(rule(), self.demand)]).collect(), &wants)
+    }
+
     fn view(&self, now: u64) -> View {
         let known = self.known.iter().filter_map(|(name, (_, said, news))| Some((name, said.as_ref()?, news)));
         let member = |said: &Member, news: u64| Member { is_live: now - news < MISSING_AFTER, ..said.clone() };
@@ -288,6 +374,8 @@ impl Node {
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Demand(u8, u64),
+    OfKey(u8, u64),
+    Want(u8, bool),
     Start(u8),
     Kill(u8),
     Leave(u8),
@@ -300,12 +388,24 @@ enum Event {
 fn event() -> impl Strategy<Value = Event> {
     let demand = prop_oneof![1 => Just(1), 3 => 1u64..1_000, 1 => 1u64..1_000_000];
     prop_oneof![
-        4 => (0u8..6, demand).prop_map(|(node, demand)| Event::Demand(node, demand)),
+        4 => (0u8..6, demand.clone()).prop_map(|(node, demand)| Event::Demand(node, demand)),
+        4 => (0u8..6, demand).prop_map(|(node, demand)| Event::OfKey(node, demand)),
+        2 => (0u8..6, any::<bool>()).prop_map(|(node, wants)| Event::Want(node, wants)),
         1 => (0u8..8).prop_map(Event::Start),
         1 => (1u8..8).prop_map(Event::Kill),
         1 => (1u8..8).prop_map(Event::Leave),
         1 => any::<u8>().prop_map(Event::Cut),
         1 => (0u64..60).prop_map(Event::Loss),
+        3 => (1u64..40).prop_map(Event::Quiet),
+    ]
+}
+
+fn event_of_demand() -> impl Strategy<Value = Event> {
+    let demand = || prop_oneof![1 => Just(1), 3 => 1u64..1_000];
+    prop_oneof![
+        4 => (0u8..6, demand()).prop_map(|(node, demand)| Event::Demand(node, demand)),
+        4 => (0u8..6, demand()).prop_map(|(node, demand)| Event::OfKey(node, demand)),
+        2 => (0u8..6, any::<bool>()).prop_map(|(node, wants)| Event::Want(node, wants)),
         3 => (1u64..40).prop_map(Event::Quiet),
     ]
 }
@@ -317,6 +417,16 @@ impl World {
             Event::Demand(index, demand) => {
                 if let Some(node) = self.nodes.get_mut(&name(index)) {
                     node.demand = demand;
+                }
+            }
+            Event::OfKey(index, demand) => {
+                if let Some(node) = self.nodes.get_mut(&name(index)) {
+                    node.of_key = demand;
+                }
+            }
+            Event::Want(index, wants) => {
+                if let Some(node) = self.nodes.get_mut(&name(index)) {
+                    node.wants = wants;
                 }
             }
             Event::Start(index) => self.start(index),
@@ -350,6 +460,8 @@ proptest! {
             for _ in 0..world.apply(event) {
                 world.step();
                 prop_assert!(world.held() as f64 <= world.bound(), "{event:?}: {} of {}", world.held(), world.bound());
+                let (held, bound) = (world.held_of_key(), world.bound_of_key());
+                prop_assert!(held as f64 <= bound, "{event:?}: {held} of {bound} of the key");
             }
         }
         world.settle();
@@ -358,6 +470,24 @@ proptest! {
         if live > 1 && live * 2 > view.len() {
             prop_assert!(world.comes_to(World::divide_the_whole), "all divide alike, and no part is left over");
         }
+    }
+
+    /// Where nothing is lost, nobody takes more before the others have less.
+    #[test]
+    fn who_has_more_waits_for_those_who_have_less(
+        events in prop::collection::vec(event_of_demand(), 1..60), random in any::<u64>(),
+    ) {
+        let mut world = World::of(6, random);
+        world.steps(40);
+        for event in events {
+            for _ in 0..world.apply(event) {
+                world.step();
+                prop_assert!(world.held() <= WHOLE + 6, "{event:?}: {}", world.held());
+                prop_assert!(world.held_of_key() <= WHOLE + 6, "{event:?}: {} of the key", world.held_of_key());
+            }
+        }
+        world.settle();
+        prop_assert!(world.comes_to(|world| world.held_of_key().abs_diff(WHOLE) <= WHOLE / 1_000), "{}", world.held_of_key());
     }
 
     /// Until a side forgets the other, both together keep what they agreed on, however
