@@ -70,7 +70,7 @@ impl Fields<'_> {
     /// an inner layer has reported is not reported again.
     pub(super) fn ietf(&mut self, tiers: &[TierStatus], binding: &TierStatus, max_bytes: usize) {
         let mut fitting = |tiers: &[TierStatus]| {
-            let policy = self.buffer.value(|out| put_policy(out, tiers));
+            let policy = self.buffer.policy(tiers, put_policy);
             let status = self.buffer.value(|out| put_status(out, tiers, self.delays));
             (policy.len() + status.len() + OTHER_BYTES <= max_bytes).then_some((policy, status))
         };
@@ -190,14 +190,15 @@ fn put_item(out: &mut BytesMut, index: usize, tier: &TierStatus) {
 /// escape the same two of the characters that it can hold. Validation bounds rule ids
 /// and units, and so the names of tiers, to printable ASCII.
 pub(crate) fn put_name(out: &mut BytesMut, name: &str) {
-    out.extend_from_slice(b"\"");
-    for byte in name.bytes() {
-        if matches!(byte, b'"' | b'\\') {
+    let is_escaped = |byte: &u8| matches!(byte, b'"' | b'\\');
+    out.put_u8(b'"');
+    for part in name.as_bytes().chunk_by(|_, next| !is_escaped(next)) {
+        if part.first().is_some_and(is_escaped) {
             out.put_u8(b'\\');
         }
-        out.put_u8(byte);
+        out.extend_from_slice(part);
     }
-    out.extend_from_slice(b"\"");
+    out.put_u8(b'"');
 }
 
 /// The remaining units in a field of version 07.
