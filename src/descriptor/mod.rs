@@ -1,8 +1,8 @@
 //! What the limiter knows of a request: its [`Descriptor`], and the [`Tenant`]
 //! that it is counted for.
 //!
-//! It reads no request: `http` and other adapters create descriptors. The
-//! invariant: a descriptor borrows everything, so describing a request
+//! It reads nothing of a request but its path and route: `http` and other adapters create
+//! descriptors. The invariant: a descriptor borrows everything, so describing a request
 //! allocates nothing.
 
 #[allow(clippy::module_inception, reason = "the file of the type that the module is named for")]

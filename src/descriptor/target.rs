@@ -52,8 +52,9 @@ impl<'a> HttpTarget<'a> {
 
     fn route(self) -> Option<&'a str> {
         #[cfg(feature = "axum")]
-        return self.router?.get::<axum::extract::MatchedPath>().map(axum::extract::MatchedPath::as_str);
-        #[cfg(not(feature = "axum"))]
+        if let Some(route) = self.router.and_then(Extensions::get::<axum::extract::MatchedPath>) {
+            return Some(route.as_str());
+        }
         None
     }
 }
