@@ -184,10 +184,6 @@ impl Matcher {
         self.nodes.is_empty() && self.routes.is_empty()
     }
 
-    pub(super) fn has_routes(&self) -> bool {
-        !self.routes.is_empty()
-    }
-
     pub(super) fn find_route(&self, route: &str, found: &mut PatternMatches) {
         found.extend(self.routes.get(route).into_iter().flatten().copied());
     }

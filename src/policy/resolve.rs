@@ -183,7 +183,6 @@ impl CompiledPolicy {
 
 impl CompiledRule {
     /// The tiers of every request of a [uniform](CompiledPolicy::uniform) policy.
-    #[inline]
     pub(crate) fn uniform_tiers(&self) -> &[Tier] {
         self.tier_sets.get(0)
     }
@@ -305,9 +304,7 @@ impl<'a> Lookup<'a> {
         if !matcher.is_empty() {
             matcher.find_spelled(&self.spelling, found);
         }
-        if matcher.has_routes()
-            && let Some(route) = self.descriptor.matched_route()
-        {
+        if let Some(route) = self.descriptor.matched_route() {
             matcher.find_route(route, found);
         }
     }
