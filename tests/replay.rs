@@ -400,7 +400,8 @@ fn a_hostile_log_is_escaped_everywhere() {
     let folder = Folder::new("hostile");
     let policy = folder.file("policy.yaml", PER_MINUTE);
     let mut log = Vec::new();
-    for tenant in ["<script>alert(1)</script>", "\u{1b}[2J\u{7f}\u{9b}31m\u{202e}", "a'\\\"&b", &"x".repeat(5_000)] {
+    let colored = "\u{1b}[2J\u{7f}\u{9b}31m\u{202e}";
+    for tenant in ["<script>alert(1)</script>", colored, "a'\\\"&b", "two\\x0alines", &"x".repeat(5_000)] {
         log.extend(
             format!("- {tenant} [26/Nov/2026:13:00:00 +0000] \"GET /<script> HTTP/1.1\" 200 5\n")
                 .replace("- ", "")
@@ -427,6 +428,7 @@ fn a_hostile_log_is_escaped_everywhere() {
     assert!(is_clean(&lines), "{lines:?}");
     assert!(
         lines.contains("  \\u{1b}[2J\\u{7f}\\u{9b}31m\\u{202e}\n")
+            && lines.contains("  two\\nlines\n")
             && lines.lines().all(|line| line.chars().count() < 300),
         "{lines}"
     );
@@ -443,7 +445,7 @@ fn a_hostile_log_is_escaped_everywhere() {
     let Output { status, stdout, stderr } = run(&[&arguments[..], &["--strict"]].concat(), &log);
     let error = String::from_utf8(stderr).unwrap();
     assert_eq!((status.code(), stdout.len()), (Some(1), 0), "{error}");
-    assert!(error.starts_with("-:5: ") && is_clean(&error), "{error}");
+    assert!(error.starts_with("-:6: ") && is_clean(&error), "{error}");
 }
 
 #[test]

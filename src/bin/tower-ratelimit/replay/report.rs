@@ -168,9 +168,10 @@ impl Numbers {
     }
 }
 
-/// A name of which no more is shown than a line holds.
+/// A name, in one line, of which no more is shown than the line holds.
 pub(super) fn shortened(name: &str) -> String {
     const MOST: usize = 100;
+    let name = name.replace('\n', "\\n");
     let cut = name.chars().count() > MOST;
     name.chars().take(MOST).chain(cut.then_some('…')).collect()
 }
