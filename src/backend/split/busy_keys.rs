@@ -63,11 +63,9 @@ impl BusyKeys {
             *count <= most
         });
         all.truncate(MAX_WANTED);
-        self.wanted = all
-            .into_iter()
-            .map(|(_, key)| (self.wanted.get(&key).copied().unwrap_or(0), key))
-            .map(|(first, key)| (key, first))
-            .collect();
+        let first = std::mem::take(&mut self.wanted);
+        let with_first = |(_, key): (u64, Subject)| (key.clone(), first.get(&key).copied().unwrap_or(0));
+        self.wanted = all.into_iter().map(with_first).collect();
     }
 }
 

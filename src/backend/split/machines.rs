@@ -310,8 +310,9 @@ impl MachineSource for Arc<ShareMachines> {
     fn count_refused(&self, charges: &[Charge<'_>], tiers: &[TierState]) {
         let mut states = tiers.iter();
         for charge in charges {
-            let mut found = charge.tiers().iter().zip(states.by_ref().take(charge.tiers().len()));
-            if found.any(|(tier, state)| state.violated && follows_keys(tier))
+            // All of its states are read: the next charge's follow.
+            let found = charge.tiers().iter().zip(states.by_ref().take(charge.tiers().len()));
+            if found.filter(|(tier, state)| state.violated && follows_keys(tier)).count() > 0
                 && let Some(refused) = &self.refused
                 && let Some(key) = fleet_key(charge)
                 && let Ok(mut refused) = refused.try_lock()

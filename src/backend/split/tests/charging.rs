@@ -158,3 +158,31 @@ fn tiers_are_decided_together() {
     let left: Vec<_> = rejected.tiers().iter().map(|tier| (tier.limit(), tier.remaining())).collect();
     assert_eq!(left, [(10, 0), (60, 4)]);
 }
+
+#[cfg(feature = "gossip")]
+#[test]
+fn what_is_refused_is_counted_for_the_rule_that_refuses_it() {
+    use crate::{
+        backend::{
+            memory::MAX_KEYS,
+            split::{machines::ShareMachines, rule_shares::RuleShares},
+        },
+        policy::Dimension,
+    };
+
+    let (machines, clock) = (std::sync::Arc::new(ShareMachines::by_demand()), Hand::new());
+    machines.set(&RuleShares::same(Share::new(0, 1).unwrap()), clock.now().as_nanos() - 1);
+    let rule = |id: &str, limit| {
+        let quota = |window| Quota::new(limit, window).algorithm(Algorithm::SlidingLog);
+        Rule::new(id).tier(quota(SECOND)).tier(quota(SECOND * 60)).per([Dimension::Tenant])
+    };
+    let policy = Policy::new().rule(rule("both-tiers-full", 1)).rule(rule("wide", 1_000));
+    let backend = Split::with(std::sync::Arc::clone(&machines), MAX_KEYS);
+    let limiter = RateLimiter::builder().policy(policy).backend(backend).clock(clock.clone()).build().unwrap();
+    clock.advance(SECOND * 60);
+    let verdicts = [(); 3].map(|()| limiter.try_check(&Descriptor::new("/").tenant("acme")).unwrap().is_allowed());
+    assert_eq!(verdicts, [true, false, false]);
+    let [_, refused] = machines.take_asked();
+    let refused: Vec<_> = refused.iter().map(|(subject, units)| (&*subject.rule, *units)).collect();
+    assert_eq!(refused, [("both-tiers-full", 2)]);
+}
