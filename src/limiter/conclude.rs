@@ -121,7 +121,10 @@ pub(super) fn state_status<'r>(mut rules: impl Iterator<Item = &'r CompiledRule>
 /// The request is admitted: it keeps what it was charged, if anything is to be done with that.
 fn admitted(attempt: &Attempt<'_>, charges: &[Charge<'_>], outcome: &Outcome, decider: Decider) -> Step {
     let Attempt { limiter, snapshot, now, .. } = *attempt;
-    let limits = limiter.found_in_flight(charges, &outcome.tiers, FoundLimits::new(), now);
+    let limits = match snapshot.policy.adapts {
+        true => limiter.found_in_flight(charges, &outcome.tiers, FoundLimits::new(), now),
+        false => FoundLimits::new(),
+    };
     let keeps_lease = attempt.keeps_lease(charges);
     let waits = outcome.answer != OutcomeKind::Admitted { wait: 0 };
     let may_be_put_off = !waits && decider == Decider::Backend;
