@@ -181,7 +181,7 @@ impl Drop for Reservation {
     }
 }
 
-/// A request that is admitted, but not sent yet: its lease is shared with nobody.
+/// A request that is admitted, but not sent yet: nothing else holds its lease.
 impl Lease {
     /// The lease of a request for which only shadow rules keep one.
     pub(super) fn of_nothing(limiter: &RateLimiter) -> Self {

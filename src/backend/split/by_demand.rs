@@ -90,7 +90,7 @@ pub(super) struct Patience {
     pub(super) expected: u64,
 }
 
-/// What this instance holds of a rule.
+/// What this instance holds of a rule or key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Holding {
     part: u64,
@@ -119,7 +119,7 @@ impl Holding {
 pub(super) struct DemandShares {
     own: String,
     patience: Patience,
-    /// What decides of the last view, and since when it is the same.
+    /// The last view that decided otherwise than the one before, and when it came.
     seen: View,
     seen_since: Option<u64>,
     missing_since: BTreeMap<String, u64>,

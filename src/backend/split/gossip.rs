@@ -261,7 +261,7 @@ struct Membership {
     started: Instant,
     /// The round that the demand is of.
     round: Option<u64>,
-    /// By rule.
+    /// Of rules, and of keys that are wanted.
     demand: BTreeMap<Subject, Demand>,
     busy: BusyKeys,
     said: Said,

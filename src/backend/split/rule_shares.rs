@@ -149,7 +149,7 @@ impl RuleHistories {
 
 /// The key of a charge as all instances know it; `None` where all requests share it.
 pub(super) fn fleet_key(charge: &Charge<'_>) -> Option<u64> {
-    // Its seeds are fixed, and it is strong enough that nobody finds a name for another's key.
+    // Its seeds are fixed, and it is strong enough that no name can be found for another's key.
     let mut hasher = DefaultHasher::new();
     match charge.tenant()? {
         TenantId::Name(name) => hasher.write(name.as_bytes()),

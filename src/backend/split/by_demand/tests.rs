@@ -472,7 +472,7 @@ proptest! {
         }
     }
 
-    /// Where nothing is lost, nobody takes more before the others have less.
+    /// Where nothing is lost, no instance takes more before the others have less.
     #[test]
     fn who_has_more_waits_for_those_who_have_less(
         events in prop::collection::vec(event_of_demand(), 1..60), random in any::<u64>(),
