@@ -174,6 +174,14 @@ impl SlidingLog {
         self.turn(log, units, RequestLog::take_first, u64::saturating_add);
     }
 
+    /// Whether the last L units lie within W, so that those that are rotated become
+    /// the last ones. Where others were refunded, a reservation may be later.
+    fn is_reversible(&self, log: &RequestLog) -> bool {
+        let aside = log.units().saturating_sub(self.limit);
+        let first = log.entries.partition_point(|(_, total)| total - log.gone <= aside);
+        log.entries.get(first).is_none_or(|(time, _)| log.last() <= time.saturating_add(self.window))
+    }
+
     /// Reverses [`Self::rotate`]. A unit may have left earlier than this says,
     /// never later.
     fn rotate_back(&self, log: &mut RequestLog, units: u64) {
@@ -250,6 +258,7 @@ impl StateMachine for SlidingLog {
             log.push(at, fitting);
         }
         let rotated = units - fitting;
+        let is_reversible = rotated == 0 || self.is_reversible(log);
         if rotated > 0 {
             self.rotate(log, rotated);
         }
@@ -260,7 +269,8 @@ impl StateMachine for SlidingLog {
             claim.at = at;
         }
         claim.until = if contiguous { claim.until.saturating_add(rotated) } else { rotated };
-        claim.detail = log.version;
+        // The last version of all is never the latest.
+        claim.detail = if is_reversible { log.version } else { u64::MAX };
     }
 
     fn is_last(&self, log: &RequestLog, _: u64, claim: &Claim) -> bool {

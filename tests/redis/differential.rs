@@ -540,3 +540,15 @@ fn a_debt_of_a_log_among_others_is_given_back() {
     let quota = Quota::new(4, Duration::from_millis(20)).algorithm(Algorithm::SlidingLog);
     follows_by(Rule::new("settled").tier(quota).settle(true), true, &[&charged[..], &given_back[..]].concat());
 }
+
+/// A debt that stands before a reservation, since others were refunded, stays.
+#[test]
+fn a_debt_of_a_log_before_a_reservation_stays() {
+    let [one, two] = [1, 2].map(|cost| Request { cost, ..REQUEST });
+    let charged = [Step::Acquire(one, 0), Step::Pass(5_000), Step::Acquire(two, 0), Step::Acquire(two, 1_000_000)];
+    // The first request is behind the one that waits once it is changed.
+    let changed = [Step::Refund(1), Step::Add(0, 1), Step::GiveBack(1, 1)];
+    let after = [Step::Check(one), Step::Pass(20_000), Step::Check(one), Step::Pass(15_000), Step::Check(two)];
+    let quota = Quota::new(3, Duration::from_millis(20)).algorithm(Algorithm::SlidingLog);
+    follows_by(Rule::new("settled").tier(quota).settle(true), true, &[&charged[..], &changed[..], &after[..]].concat());
+}

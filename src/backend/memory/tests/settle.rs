@@ -219,6 +219,20 @@ fn a_bucket_that_is_settled_late_is_full_after_all_refunds() {
     }
 }
 
+/// The units that a debt reuses come to stand before a reservation: taken back from
+/// the end, they would be that reservation's.
+#[test]
+fn a_debt_before_a_reservation_of_a_log_is_not_refunded() {
+    let bench = Bench::new(tier(Quota::per_second(2).algorithm(Algorithm::SlidingLog), true));
+    let take = |cost| bench.ask(&Descriptor::new("/").tenant("acme").cost(cost), NOW, u64::MAX).1.expect("it may wait");
+    let [first, second, third] = [2, 2, 1].map(take);
+    assert_eq!(third.at().as_nanos(), NOW + 2 * SECOND);
+    bench.refund(&second, NOW);
+    bench.add_debt(&first, 1, NOW);
+    bench.refund_units(&first, 1, NOW);
+    assert_eq!(take(2).at().as_nanos(), NOW + 3 * SECOND);
+}
+
 /// A tenant uses its whole quota, and a tenth of its requests is refunded late
 /// and in random order. It can use that tenth again.
 #[test]

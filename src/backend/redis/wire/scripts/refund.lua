@@ -115,7 +115,9 @@ end
 
 -- Rotates a log by `units`. A full log admits another unit when its oldest one
 -- expires, so each unit of a debt replaces the oldest of the last `limit` units,
--- one window later. A refund rotates it back.
+-- one window later. A refund rotates it back, if this says so: the last `limit` units
+-- lie within a window, so those that move become the last ones. Where others were
+-- refunded, a reservation may be later.
 local function rotate(s, d, units, is_back)
   local length = is_back and -d.window or d.window
   local rounds, rest = floor(units / d.limit), units % d.limit
@@ -124,9 +126,10 @@ local function rotate(s, d, units, is_back)
   local from = is_back and s[1] - rest or aside
   -- From which unit on, up to which, and by how many windows it moves.
   local parts = { { 0, aside, 0 }, { aside, from, rounds }, { from, from + rest, rounds + 1 }, { from + rest, s[1], rounds } }
-  local before, kept = 0, {}
+  local before, kept, last, first = 0, {}, s[3], nil
   for _, member in ipairs(call('ZRANGE', s.set, 0, -1)) do
     local time, count = read_entry(member)
+    if before + count > aside then first = first or time end
     for _, part in ipairs(parts) do
       local own = min(before + count, part[2]) - max(before, part[1])
       if own > 0 then
@@ -143,6 +146,7 @@ local function rotate(s, d, units, is_back)
     s[2] = s[2] + 1
   end
   find_last(s)
+  return first == nil or last <= first + d.window
 end
 
 local function knows_latest(s)
@@ -157,12 +161,13 @@ local function add_debt_to_log(s, d)
   local fitting = min(max(0, d.limit - s[1]), c.units)
   if fitting > 0 then append(s, at, fitting) end
   local rotated = c.units - fitting
-  if rotated > 0 then rotate(s, d, rotated, false) end
+  local is_reversible = rotated == 0 or rotate(s, d, rotated, false)
   renew(s)
   extend(is_same, c.units)
   if not is_same then c.at = at end
   c.finish = is_same and c.finish + rotated or rotated
-  c.mark = s[5]
+  -- The last version of all is never the latest.
+  c.mark = is_reversible and s[5] or MOST
 end
 
 -- Removes up to so many units from the first entries of a log, from the last of these on.
