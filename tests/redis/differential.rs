@@ -4,8 +4,8 @@
 //! that tolerance. Requests for units in flight do not wait, and no policy here is
 //! smooth or fair.
 //!
-//! A failure prints the smallest schedule that reproduces it. The schedules are the same
-//! each time. With `PROPTEST_CASES` set there are so many, and others each time.
+//! A failure prints the smallest schedule that reproduces it. `PROPTEST_CASES` says how
+//! many there are.
 
 use std::{
     env,
@@ -16,7 +16,7 @@ use std::{
 use futures_util::future::join_all;
 use proptest::{
     prelude::*,
-    test_runner::{RngAlgorithm, TestError, TestRng, TestRunner},
+    test_runner::{TestError, TestRunner},
 };
 use redis::aio::MultiplexedConnection;
 use tokio::{
@@ -363,11 +363,7 @@ impl Cases {
         let wanted = env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
         let config = ProptestConfig { failure_persistence: None, max_shrink_time: 30_000, ..ProptestConfig::default() };
         let config = ProptestConfig { cases: wanted.unwrap_or(cases), ..config };
-        // The same schedules each time, unless more are asked for.
-        let mut runner = match wanted {
-            Some(_) => TestRunner::new(config),
-            None => TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha)),
-        };
+        let mut runner = TestRunner::new(config);
         let follow = |(policies, steps): (Policies, Vec<Step>)| self.runtime.block_on(self.follow(policies, &steps));
         match runner.run(&schedules, follow) {
             Ok(()) => self.assert_few_diverged(),
