@@ -294,18 +294,20 @@ impl World {
         self.nodes.values().map(|node| node.shares.held(&key()).of_whole()).sum()
     }
 
-    /// What all may have of a key at most, as views differ.
-    fn bound_of_key(&self) -> f64 {
-        let views: Vec<View> = self.nodes.values().map(|node| node.view(self.now)).collect();
-        let parts = |view: &View| -> BTreeMap<String, f64> {
-            let weights = weights(&view.values().collect::<Vec<_>>(), &key());
+    /// What all may have of a key at most, as views differ, by who has a place in each.
+    fn bound_of_key(&mut self) -> f64 {
+        let now = self.now;
+        let places: Vec<View> = self.nodes.values_mut().map(|node| node.shares.places(node.view(now), now)).collect();
+        let parts = |(node, places): (&Node, &View)| -> BTreeMap<String, f64> {
+            let subject = if node.shares.wanted.contains(&key()) { key() } else { rule() };
+            let weights = weights(&places.values().collect::<Vec<_>>(), &subject);
             let total = weights.iter().sum::<u64>() as f64;
-            view.keys().cloned().zip(weights.into_iter().map(|weight| weight as f64 / total)).collect()
+            places.keys().cloned().zip(weights.into_iter().map(|weight| weight as f64 / total)).collect()
         };
-        let parts: Vec<_> = views.iter().map(parts).collect();
+        let parts: Vec<_> = self.nodes.values().zip(&places).map(parts).collect();
         let (mut differ, mut unseen) = (1.0_f64, 0.0);
         for (name, node) in &self.nodes {
-            if views.iter().all(|view| view.get(name).is_some_and(|member| member.is_live)) {
+            if places.iter().all(|places| places.get(name).is_some_and(|member| member.is_live)) {
                 let of_each = || parts.iter().map(|parts| parts[name]);
                 differ = differ.max(of_each().fold(0.0, f64::max) / of_each().fold(1.0, f64::min));
             } else {
