@@ -223,19 +223,19 @@ impl SystemClock {
         nearest
     }
 
-    /// The path of few readings: one a second, and those while time is slowed.
+    /// `None` if the anchor has to be compared first, or is being replaced.
+    #[inline]
+    fn anchored(&self) -> Option<Timestamp> {
+        let (anchor, elapsed) = (self.anchor.read()?, self.elapsed());
+        (elapsed < anchor.next_check).then(|| Timestamp(anchor.time_at(elapsed)))
+    }
+
     #[cold]
-    fn now_slowly(&self) -> Timestamp {
-        loop {
-            let (anchor, elapsed) = self.anchor.read(AnchorCell::load, || self.elapsed());
-            if elapsed < anchor.next_check {
-                return Timestamp(anchor.time_at(elapsed));
-            }
-            self.anchor.update(|anchor| {
-                let reading = self.read();
-                if reading.elapsed < anchor.next_check { anchor } else { anchor.follow(reading) }
-            });
-        }
+    fn compare(&self) {
+        self.anchor.update(|anchor| {
+            let reading = self.read();
+            if reading.elapsed < anchor.next_check { anchor } else { anchor.follow(reading) }
+        });
     }
 }
 
@@ -248,9 +248,11 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     #[inline]
     fn now(&self) -> Timestamp {
-        match self.anchor.try_read(AnchorCell::line, || self.elapsed()) {
-            Some((line, elapsed)) if elapsed < line.until => Timestamp(line.offset.wrapping_add(elapsed)),
-            _ => self.now_slowly(),
+        loop {
+            match self.anchored() {
+                Some(time) => return time,
+                None => self.compare(),
+            }
         }
     }
 }

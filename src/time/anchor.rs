@@ -41,23 +41,9 @@ pub(super) struct Anchor {
     pub(super) next_check: u64,
 }
 
-/// An [`Anchor`] from which time passes at normal speed: the time is the elapsed
-/// time plus `offset`, modulo 2^64.
-pub(super) struct Line {
-    pub(super) offset: u64,
-    /// The elapsed time from which on this no longer holds.
-    pub(super) until: u64,
-}
-
 impl Anchor {
     pub(super) fn new(Reading { elapsed, monotonic, wall }: Reading) -> Self {
         Self { elapsed, monotonic, time: wall, slow_for: 0, next_check: elapsed.saturating_add(CHECK_INTERVAL) }
-    }
-
-    pub(super) fn line(self) -> Line {
-        // At the end of time the addition could wrap.
-        let is_steady = self.slow_for == 0 && self.time_at(self.next_check) < u64::MAX;
-        Line { offset: self.time.wrapping_sub(self.elapsed), until: if is_steady { self.next_check } else { 0 } }
     }
 
     #[inline]
@@ -89,77 +75,44 @@ impl Anchor {
     }
 }
 
-/// A sequence lock around an [`Anchor`] and its [`Line`]. Readers write nothing,
-/// and the cache line that they share is written once a second.
+/// A sequence lock around an [`Anchor`]. Readers write nothing, and the cache line that they
+/// share is written once a second.
 #[derive(Debug, Default)]
 pub(super) struct AnchorCell {
     /// Odd during a write.
     sequence: AtomicU64,
-    offset: AtomicU64,
-    until: AtomicU64,
-    elapsed: AtomicU64,
-    monotonic: AtomicU64,
-    time: AtomicU64,
-    slow_for: AtomicU64,
-    next_check: AtomicU64,
+    /// The fields of the anchor, in their order.
+    fields: [AtomicU64; 5],
     writing: Mutex<()>,
 }
 
 impl AnchorCell {
-    /// What `load` returns, and a reading taken while that was in force. A
-    /// reading taken after it was replaced could be ahead of the new line.
-    pub(super) fn read<T>(&self, load: impl Fn(&Self) -> T, reading: impl Fn() -> u64) -> (T, u64) {
-        loop {
-            if let Some(read) = self.try_read(&load, &reading) {
-                return read;
-            }
-            std::thread::yield_now();
-        }
-    }
-
-    /// As [`read`](Self::read); `None` if the anchor was replaced meanwhile.
+    /// `None` during a write. What was replaced since says no later time than its successor:
+    /// see [`Anchor::next_check`].
     #[inline]
-    pub(super) fn try_read<T>(&self, load: impl Fn(&Self) -> T, reading: impl Fn() -> u64) -> Option<(T, u64)> {
+    pub(super) fn read(&self) -> Option<Anchor> {
         let before = self.sequence.load(Ordering::Acquire);
-        let loaded = load(self);
-        let value = reading();
+        let anchor = self.load();
         fence(Ordering::Acquire);
-        (before & 1 == 0 && self.sequence.load(Ordering::Relaxed) == before).then_some((loaded, value))
+        (before & 1 == 0 && self.sequence.load(Ordering::Relaxed) == before).then_some(anchor)
     }
 
     #[inline]
-    pub(super) fn line(&self) -> Line {
-        Line { offset: self.offset.load(Ordering::Relaxed), until: self.until.load(Ordering::Relaxed) }
+    fn load(&self) -> Anchor {
+        let [elapsed, monotonic, time, slow_for, next_check] =
+            self.fields.each_ref().map(|field| field.load(Ordering::Relaxed));
+        Anchor { elapsed, monotonic, time, slow_for, next_check }
     }
 
-    pub(super) fn load(&self) -> Anchor {
-        Anchor {
-            elapsed: self.elapsed.load(Ordering::Relaxed),
-            monotonic: self.monotonic.load(Ordering::Relaxed),
-            time: self.time.load(Ordering::Relaxed),
-            slow_for: self.slow_for.load(Ordering::Relaxed),
-            next_check: self.next_check.load(Ordering::Relaxed),
-        }
-    }
-
-    fn store(&self, anchor: Anchor) {
-        let line = anchor.line();
-        self.offset.store(line.offset, Ordering::Relaxed);
-        self.until.store(line.until, Ordering::Relaxed);
-        self.elapsed.store(anchor.elapsed, Ordering::Relaxed);
-        self.monotonic.store(anchor.monotonic, Ordering::Relaxed);
-        self.time.store(anchor.time, Ordering::Relaxed);
-        self.slow_for.store(anchor.slow_for, Ordering::Relaxed);
-        self.next_check.store(anchor.next_check, Ordering::Relaxed);
-    }
-
-    /// Replaces the anchor, unless another thread is doing so.
+    /// Replaces the anchor. If another thread is doing so, it only lets that go on.
     pub(super) fn update(&self, replace: impl FnOnce(Anchor) -> Anchor) {
-        let Ok(_writing) = self.writing.try_lock() else { return };
+        let Ok(_writing) = self.writing.try_lock() else { return std::thread::yield_now() };
+        let Anchor { elapsed, monotonic, time, slow_for, next_check } = replace(self.load());
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
-        self.store(replace(self.load()));
+        let values = [elapsed, monotonic, time, slow_for, next_check];
+        self.fields.iter().zip(values).for_each(|(field, value)| field.store(value, Ordering::Relaxed));
         self.sequence.store(sequence.wrapping_add(2), Ordering::Release);
     }
 }

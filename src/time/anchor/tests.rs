@@ -80,22 +80,6 @@ fn an_idle_minute_is_that_of_the_monotonic_clock_and_not_of_the_counter() {
     }
 }
 
-#[test]
-fn a_line_equals_its_anchor_while_it_holds() {
-    let far = u64::MAX - SECOND / 2;
-    for (time, slow_for) in
-        [(100 * SECOND, 0), (100 * SECOND, SECOND / 2), (5, 0), (far, 0), (u64::MAX, 1), (u64::MAX, 0)]
-    {
-        let elapsed = 7 * SECOND;
-        let anchor = Anchor { elapsed, monotonic: 0, time, slow_for, next_check: 8 * SECOND };
-        let line = anchor.line();
-        for elapsed in [7 * SECOND, 7 * SECOND + 1, 8 * SECOND - 1].into_iter().filter(|&at| at < line.until) {
-            assert_eq!(line.offset.wrapping_add(elapsed), anchor.time_at(elapsed));
-        }
-        assert_eq!(line.until == 0, slow_for > 0 || time >= far);
-    }
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
