@@ -13,10 +13,12 @@ use serde::{
 use serde_json::Value;
 use serde_path_to_error::Segment;
 
-use super::tree::{Mistake, Node};
+use super::{
+    overload::Signals,
+    tree::{Mistake, Node},
+};
 use crate::{
     error::ConfigError,
-    overload::Overload,
     policy::{
         choices::Dimension,
         forms::{self, yes},
@@ -49,7 +51,7 @@ pub(super) struct Document {
     ignore_case: bool,
     /// How many instances share the limits.
     instances: Option<u64>,
-    overload: Option<Overload>,
+    overload: Option<Signals>,
 }
 
 /// The form of a rule that service teams have already. It is only read.
@@ -128,7 +130,7 @@ pub(super) fn read(node: &Node) -> Result<Policy, ConfigError> {
         return Err(ConfigError::new("tiers", "is missing").of_rule(rule_name(node, "rules", index)));
     }
     let rules = rules.into_iter().chain(slas.into_iter().flatten().map(Rule::from)).collect();
-    let policy = Policy { rules, ignore_case, instances, overload };
+    let policy = Policy { rules, ignore_case, instances, overload: overload.map(Into::into) };
     validate(&policy, |index| match index.checked_sub(natives) {
         None => format!("rules[{index}]"),
         Some(index) => format!("slas[{index}]"),

@@ -2,10 +2,10 @@
 //!
 //! Signals of a program's own cannot stand in a file, and are not written to one.
 
-use std::{borrow::Cow, time::Duration};
+use std::time::Duration;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::{
     overload::{self, Overload},
@@ -15,7 +15,7 @@ use crate::{
 #[derive(Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "overload", extend("anyOf" = [{ "required": ["cpu"] }, { "required": ["scheduling_delay"] }]))]
-struct Signals {
+pub(super) struct Signals {
     #[serde(default, skip_serializing_if = "is_default")]
     cpu: Option<Part>,
     #[serde(default, skip_serializing_if = "is_default", with = "forms::duration")]
@@ -23,9 +23,8 @@ struct Signals {
     scheduling_delay: Option<Duration>,
 }
 
-impl<'de> Deserialize<'de> for Overload {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let Signals { cpu, scheduling_delay } = Signals::deserialize(deserializer)?;
+impl From<Signals> for Overload {
+    fn from(Signals { cpu, scheduling_delay }: Signals) -> Self {
         let mut overload = Self::new();
         if let Some(Part(threshold)) = cpu {
             overload = overload.signal(overload::cpu(), threshold);
@@ -33,7 +32,7 @@ impl<'de> Deserialize<'de> for Overload {
         if let Some(threshold) = scheduling_delay {
             overload = overload.signal(overload::scheduling_delay(), threshold.as_secs_f64());
         }
-        Ok(overload)
+        overload
     }
 }
 
@@ -44,15 +43,5 @@ impl Serialize for Overload {
         let delay = threshold(overload::SCHEDULING_DELAY);
         let scheduling_delay = delay.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         Signals { cpu, scheduling_delay }.serialize(serializer)
-    }
-}
-
-impl JsonSchema for Overload {
-    fn schema_name() -> Cow<'static, str> {
-        Signals::schema_name()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        Signals::json_schema(generator)
     }
 }
