@@ -120,16 +120,6 @@ impl AdaptiveRate {
         self
     }
 
-    /// The lowest rate.
-    pub const fn floor(&self) -> Quota {
-        self.floor
-    }
-
-    /// The highest rate.
-    pub const fn ceiling(&self) -> Quota {
-        self.ceiling
-    }
-
     fn bounds(&self) -> RateBounds {
         RateBounds {
             floor: per_second(&self.floor),

@@ -3,19 +3,17 @@
 //!
 //! Nothing is decided here. The invariant: a policy file has the same names.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{fmt, sync::Arc};
 
-use crate::names::{UnknownName, names};
+use crate::names::names;
 
 /// A property of requests. Those that differ in it have different counters.
 ///
 /// ```
 /// use tower_ratelimit::Dimension;
 ///
-/// assert_eq!("tenant".parse(), Ok(Dimension::Tenant));
 /// assert_eq!(Dimension::Endpoint.to_string(), "endpoint");
-/// assert_eq!("ip".parse(), Ok(Dimension::key("ip")));
-/// assert!("tennant".parse::<Dimension>().is_err());
+/// assert_eq!(Dimension::key("ip").as_str(), "ip");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -54,11 +52,6 @@ impl Dimension {
         }
     }
 
-    /// The dimension by its name; any other name is that of a key.
-    pub(super) fn named(name: &str) -> Self {
-        Self::ALL.iter().find(|known| known.as_str() == name).cloned().unwrap_or_else(|| Self::key(name))
-    }
-
     /// Why it cannot be counted by, or be written to a policy file.
     pub(super) fn check(&self) -> Result<(), String> {
         const MAX: usize = 64;
@@ -78,18 +71,6 @@ impl Dimension {
 impl fmt::Display for Dimension {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for Dimension {
-    type Err = UnknownName;
-
-    fn from_str(name: &str) -> Result<Self, UnknownName> {
-        let dimension = Self::named(name);
-        match dimension.check() {
-            Ok(()) => Ok(dimension),
-            Err(_) => Err(UnknownName::new("dimension", name)),
-        }
     }
 }
 

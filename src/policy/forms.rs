@@ -221,7 +221,9 @@ impl Serialize for Dimension {
 
 impl<'de> Deserialize<'de> for Dimension {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer).map(|name| Self::named(&name))
+        let name = String::deserialize(deserializer)?;
+        let known = Self::ALL.iter().find(|known| known.as_str() == name).cloned();
+        Ok(known.unwrap_or_else(|| Self::key(name)))
     }
 }
 
