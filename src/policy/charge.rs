@@ -364,7 +364,7 @@ fn part_of(charge: &Charge<'_>) -> Option<(usize, usize)> {
 /// Whether a selection in one of the rules means the same in the other.
 fn have_same_selections(one: &Rule, other: &Rule) -> bool {
     fn overrides(of: &BTreeMap<String, Override>) -> impl Iterator<Item = (&str, bool)> {
-        of.iter().map(|(name, instead)| (&**name, matches!(instead.limits, Limits::Tiers(_))))
+        of.iter().map(|(name, instead)| (&**name, matches!(instead.limits, Some(Limits::Tiers(_)))))
     }
     one.shadow == other.shadow
         && one.unit == other.unit

@@ -8,15 +8,13 @@ use crate::{descriptor::Priority, quota::Quota};
 /// What one tenant or plan has instead of a rule's own tiers: as written, or compiled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Override<T = Vec<Quota>> {
-    pub(crate) limits: Limits<T>,
+    /// `None`: those that apply otherwise.
+    pub(crate) limits: Option<Limits<T>>,
     pub(crate) priority: Option<Priority>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limits<T = Vec<Quota>> {
-    /// Those that apply otherwise.
-    #[default]
-    Same,
     Tiers(T),
     Unlimited,
 }

@@ -7,7 +7,6 @@
 use super::{
     charge::Charges,
     compiled::CompiledPolicy,
-    exceptions::Limits,
     identity::{MissingIdentity, found as found_key},
     matcher::{PatternMatch, PatternMatches},
     networks,
@@ -179,8 +178,7 @@ impl Lookup<'_> {
                 smallest.map(|(_, name)| format!("network `{name}`"))
             }
             None => {
-                let has_limits =
-                    |plan: &&str| source.plans.get(*plan).is_some_and(|instead| instead.limits != Limits::Same);
+                let has_limits = |plan: &&str| source.plans.get(*plan).is_some_and(|instead| instead.limits.is_some());
                 let plan = self.descriptor.plan_name().filter(has_limits);
                 plan.map(|plan| format!("plan `{plan}`"))
             }

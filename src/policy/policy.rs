@@ -110,7 +110,7 @@ impl Policy {
         let enabled = self.rules.iter().filter(|rule| rule.enabled);
         enabled.flat_map(|rule| {
             let tenants = rule.tenants.iter();
-            tenants.map(move |(tenant, exception)| (rule, &**tenant, exception.limits == Limits::Unlimited))
+            tenants.map(move |(tenant, exception)| (rule, &**tenant, exception.limits == Some(Limits::Unlimited)))
         })
     }
 }

@@ -385,13 +385,13 @@ impl Rule {
 
     /// The tiers of tenants on `plan`, instead of the rule's own.
     pub fn plan(mut self, plan: impl Into<String>, tiers: impl IntoIterator<Item = Quota>) -> Self {
-        self.plans.entry(plan.into()).or_default().limits = Limits::Tiers(tiers.into_iter().collect());
+        self.plans.entry(plan.into()).or_default().limits = Some(Limits::Tiers(tiers.into_iter().collect()));
         self
     }
 
     /// A plan whose tenants this rule neither limits nor counts.
     pub fn plan_unlimited(mut self, plan: impl Into<String>) -> Self {
-        self.plans.entry(plan.into()).or_default().limits = Limits::Unlimited;
+        self.plans.entry(plan.into()).or_default().limits = Some(Limits::Unlimited);
         self
     }
 
@@ -406,14 +406,14 @@ impl Rule {
     /// If the tenant is a [part of the path](Self::tenant_from_path), addresses and
     /// networks are those of callers. An entry for the tenant itself comes first.
     pub fn tenant(mut self, tenant: impl Into<String>, tiers: impl IntoIterator<Item = Quota>) -> Self {
-        self.tenants.entry(tenant.into()).or_default().limits = Limits::Tiers(tiers.into_iter().collect());
+        self.tenants.entry(tenant.into()).or_default().limits = Some(Limits::Tiers(tiers.into_iter().collect()));
         self
     }
 
     /// A tenant that this rule neither limits nor counts: a name, an address or a
     /// network, as for [`tenant`](Self::tenant).
     pub fn tenant_unlimited(mut self, tenant: impl Into<String>) -> Self {
-        self.tenants.entry(tenant.into()).or_default().limits = Limits::Unlimited;
+        self.tenants.entry(tenant.into()).or_default().limits = Some(Limits::Unlimited);
         self
     }
 

@@ -221,8 +221,7 @@ impl TierSets {
         // The steps stand for an adaptive tier.
         let mut quotas = vec![rule.tiers.iter().filter(|tier| !tier.is_adaptive()).copied().collect::<Vec<_>>()];
         let mut exception = |instead: &Override| {
-            let limits = match &instead.limits {
-                Limits::Same => Limits::Same,
+            let limits = instead.limits.as_ref().map(|limits| match limits {
                 Limits::Unlimited => Limits::Unlimited,
                 Limits::Tiers(tiers) => {
                     quotas.push(tiers.clone());
@@ -231,7 +230,7 @@ impl TierSets {
                         is_higher: !is_within(tiers, &rule.tiers),
                     })
                 }
-            };
+            });
             Override { limits, priority: instead.priority }
         };
         for (plan, instead) in &rule.plans {
@@ -264,11 +263,10 @@ impl TierSets {
         let of_tenant = if has_none { None } else { ids().find_map(|id| self.exception_of(id)) };
         let of_plan = if self.plans.is_empty() { None } else { plan().and_then(|plan| self.plans.get(plan)).copied() };
         let exceptions = || of_tenant.into_iter().chain(of_plan);
-        let limits = exceptions().map(|exception| exception.limits).find(|limits| *limits != Limits::Same);
-        let tier_set = match limits {
+        let tier_set = match exceptions().find_map(|exception| exception.limits) {
             Some(Limits::Unlimited) => None,
             Some(Limits::Tiers(set)) => Some(set.index),
-            Some(Limits::Same) | None => Some(0),
+            None => Some(0),
         };
         Chosen { tier_set, priority: exceptions().find_map(|exception| exception.priority) }
     }
@@ -291,12 +289,12 @@ impl TierSets {
     }
 
     pub(super) fn has_exception_of(&self, id: TenantId<'_>) -> bool {
-        self.exception_of(id).is_some_and(|exception| exception.limits != Limits::Same)
+        self.exception_of(id).is_some_and(|exception| exception.limits.is_some())
     }
 
     /// Whether this tenant's exception may admit what the rule's own tiers reject.
     pub(super) fn favors(&self, id: TenantId<'_>) -> bool {
-        let limits = self.exception_of(id).map(|exception| exception.limits);
+        let limits = self.exception_of(id).and_then(|exception| exception.limits);
         matches!(limits, Some(Limits::Unlimited | Limits::Tiers(ExceptedSet { is_higher: true, .. })))
     }
 

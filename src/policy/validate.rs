@@ -328,8 +328,8 @@ pub(super) fn tier_sets(rule: &Rule) -> impl Iterator<Item = (String, &[Quota])>
     let overrides = [("plans", &rule.plans), ("tenants", &rule.tenants)].into_iter();
     let overrides = overrides.flat_map(|(key, of)| of.iter().map(move |(name, instead)| (key, name, instead)));
     let instead = overrides.filter_map(|(key, name, instead)| match &instead.limits {
-        Limits::Tiers(tiers) => Some((format!("{key}.{name}"), tiers.as_slice())),
-        Limits::Same | Limits::Unlimited => None,
+        Some(Limits::Tiers(tiers)) => Some((format!("{key}.{name}"), tiers.as_slice())),
+        Some(Limits::Unlimited) | None => None,
     });
     std::iter::once(("tiers".to_owned(), rule.tiers.as_slice())).chain(instead)
 }

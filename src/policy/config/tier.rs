@@ -213,8 +213,8 @@ impl JsonSchema for Quota {
 struct Exception {
     #[serde(default, skip_serializing_if = "is_default")]
     priority: Option<Priority>,
-    #[serde(default, skip_serializing_if = "is_default")]
-    tiers: Limits,
+    #[serde(default, skip_serializing_if = "is_default", deserialize_with = "limits")]
+    tiers: Option<Limits>,
 }
 
 impl Serialize for Override {
@@ -228,39 +228,57 @@ impl Serialize for Override {
 
 impl<'de> Deserialize<'de> for Override {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(OverrideVisitor)
+        deserializer.deserialize_any(OverrideVisitor { takes_map: true })
     }
 }
 
-struct OverrideVisitor;
+fn limits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Limits>, D::Error> {
+    Ok(deserializer.deserialize_any(OverrideVisitor { takes_map: false })?.limits)
+}
+
+const LIMITS: &str = "`unlimited` or a list of tiers";
+
+struct OverrideVisitor {
+    /// Whether there may be a map of limits and a priority.
+    takes_map: bool,
+}
 
 impl<'de> Visitor<'de> for OverrideVisitor {
     type Value = Override;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("`unlimited`, a list of tiers, or a map with `priority`")
+        f.write_str(match self.takes_map {
+            true => "`unlimited`, a list of tiers, or a map with `priority`",
+            false => LIMITS,
+        })
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Override, E> {
-        LimitsVisitor.visit_str(text).map(Override::from)
+        match text {
+            "unlimited" => Ok(Limits::Unlimited.into()),
+            other => Err(E::invalid_value(Unexpected::Str(other), &LIMITS)),
+        }
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, tiers: A) -> Result<Override, A::Error> {
-        LimitsVisitor.visit_seq(tiers).map(Override::from)
+        Vec::deserialize(SeqAccessDeserializer::new(tiers)).map(|tiers| Limits::Tiers(tiers).into())
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Override, A::Error> {
+        if !self.takes_map {
+            return Err(A::Error::invalid_type(Unexpected::Map, &self));
+        }
         let Exception { priority, tiers: limits } = Exception::deserialize(MapAccessDeserializer::new(map))?;
-        match priority {
-            None if limits == Limits::Same => Err(A::Error::custom("must have `priority`, `tiers`, or both")),
-            priority => Ok(Override { limits, priority }),
+        match (priority, &limits) {
+            (None, None) => Err(A::Error::custom("must have `priority`, `tiers`, or both")),
+            _ => Ok(Override { limits, priority }),
         }
     }
 }
 
 impl From<Limits> for Override {
     fn from(limits: Limits) -> Self {
-        Self { limits, priority: None }
+        Self { limits: Some(limits), priority: None }
     }
 }
 
@@ -276,41 +294,12 @@ impl JsonSchema for Override {
     }
 }
 
-/// What has no limits of its own is left out.
 impl Serialize for Limits {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Self::Same => serializer.serialize_unit(),
             Self::Tiers(tiers) => tiers.serialize(serializer),
             Self::Unlimited => serializer.serialize_str("unlimited"),
         }
-    }
-}
-
-impl<'de> Deserialize<'de> for Limits {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(LimitsVisitor)
-    }
-}
-
-struct LimitsVisitor;
-
-impl<'de> Visitor<'de> for LimitsVisitor {
-    type Value = Limits;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("`unlimited` or a list of tiers")
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<Limits, E> {
-        match text {
-            "unlimited" => Ok(Limits::Unlimited),
-            other => Err(E::invalid_value(Unexpected::Str(other), &self)),
-        }
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, tiers: A) -> Result<Limits, A::Error> {
-        Vec::deserialize(SeqAccessDeserializer::new(tiers)).map(Limits::Tiers)
     }
 }
 
