@@ -1,13 +1,12 @@
 //! Exponential backoff per item: [`Backoff`].
 //!
-//! It knows neither policies nor backends. Invariants: its memory is bounded, and
-//! every item has exactly one entry in `ends`.
+//! It knows neither policies nor backends, and keeps no names. Invariants: its memory is
+//! bounded, and every item has exactly one entry in `ends`.
 
 use std::{
-    borrow::Borrow,
     collections::{BTreeMap, HashMap},
     fmt,
-    hash::Hash,
+    hash::{BuildHasher, Hash, RandomState},
     sync::{Mutex, MutexGuard},
     time::Duration,
 };
@@ -29,7 +28,9 @@ use crate::{
 ///
 /// The number of items is bounded, by 100,000 by default. At the bound, a new
 /// failed item replaces the one whose wait ended first or ends next, so idle
-/// items are replaced first. Items without failures take no memory.
+/// items are replaced first. Items without failures take no memory. An item is what is
+/// hashed, such as a name or a number, and is kept as 64 bits of a hash that is seeded at
+/// random.
 ///
 /// [`Backoff::acquire`] combines it with any limiter: the longer wait of both
 /// counts.
@@ -51,20 +52,23 @@ use crate::{
 /// assert_eq!((backoff.failures("pod-7"), backoff.wait("pod-7")), (0, Duration::ZERO));
 /// ```
 #[must_use]
-pub struct Backoff<K = String> {
+pub struct Backoff {
     base: Duration,
     max: Duration,
     max_items: usize,
     has_jitter: bool,
     clock: Box<dyn Clock>,
-    failed: Mutex<Failed<K>>,
+    hasher: RandomState,
+    failed: Mutex<Failed>,
 }
 
 /// The items with failures, and which one to replace when they are at their bound.
-struct Failed<K> {
-    items: HashMap<K, Item>,
+#[derive(Default)]
+struct Failed {
+    /// By their hashes.
+    items: HashMap<u64, Item>,
     /// The items by the end of their wait, then by age.
-    ends: BTreeMap<(Timestamp, u64), K>,
+    ends: BTreeMap<(Timestamp, u64), u64>,
     next: u64,
 }
 
@@ -77,7 +81,7 @@ struct Item {
     number: u64,
 }
 
-impl<K> Backoff<K> {
+impl Backoff {
     /// Waits of `base`, doubled with each failure in a row, up to `max`.
     pub fn new(base: Duration, max: Duration) -> Self {
         Self {
@@ -86,7 +90,8 @@ impl<K> Backoff<K> {
             max_items: 100_000,
             has_jitter: false,
             clock: Box::new(SystemClock::new()),
-            failed: Mutex::new(Failed { items: HashMap::new(), ends: BTreeMap::new(), next: 0 }),
+            hasher: RandomState::new(),
+            failed: Mutex::default(),
         }
     }
 
@@ -115,88 +120,67 @@ impl<K> Backoff<K> {
         self.lock().items.len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Failed<K>> {
+    fn lock(&self) -> MutexGuard<'_, Failed> {
         lock(&self.failed)
     }
-}
 
-impl<K: Hash + Eq + Clone> Backoff<K> {
     /// Records a failure. Returns the wait that follows.
-    pub fn failed<Q>(&self, item: &Q) -> Duration
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        let now = self.clock.now();
+    pub fn failed(&self, item: &(impl Hash + ?Sized)) -> Duration {
+        let (item, now) = (self.hasher.hash_one(item), self.clock.now());
         let mut failed = self.lock();
-        let before = failed.items.get(item).copied();
+        let before = failed.items.get(&item).copied();
         if let Some(before) = before {
             failed.ends.remove(&(before.until, before.number));
         } else if failed.items.len() >= self.max_items
             && let Some((_, first)) = failed.ends.pop_first()
         {
-            failed.items.remove(first.borrow());
+            failed.items.remove(&first);
         }
         let failures = before.map_or(0, |before| before.failures);
         let delay = doubled(self.base, failures, self.max);
         let delay = if self.has_jitter { shorten(delay) } else { delay };
         let (until, number) = (now.saturating_add(delay), failed.next);
         failed.next += 1;
-        failed.items.insert(item.to_owned(), Item { failures: failures.saturating_add(1), until, delay, number });
-        failed.ends.insert((until, number), item.to_owned());
+        failed.items.insert(item, Item { failures: failures.saturating_add(1), until, delay, number });
+        failed.ends.insert((until, number), item);
         delay
     }
 
     /// Records a success, which resets the item.
-    pub fn succeeded<Q>(&self, item: &Q)
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
+    pub fn succeeded(&self, item: &(impl Hash + ?Sized)) {
         let mut failed = self.lock();
-        if let Some(known) = failed.items.remove(item) {
+        if let Some(known) = failed.items.remove(&self.hasher.hash_one(item)) {
             failed.ends.remove(&(known.until, known.number));
         }
     }
 
     /// The item's failures in a row, as far as they are remembered.
-    pub fn failures<Q>(&self, item: &Q) -> u32
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        self.lock().items.get(item).map_or(0, |item| item.failures)
+    pub fn failures(&self, item: &(impl Hash + ?Sized)) -> u32 {
+        self.lock().items.get(&self.hasher.hash_one(item)).map_or(0, |item| item.failures)
     }
 
     /// The wait that is left. It never exceeds the wait at the time of the
     /// failure: if the clock was set back to before the failure, the wait
     /// restarts with this call.
-    pub fn wait<Q>(&self, item: &Q) -> Duration
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
+    pub fn wait(&self, item: &(impl Hash + ?Sized)) -> Duration {
         self.left(item).map_or(Duration::ZERO, |(wait, _)| wait)
     }
 
     /// The wait that is left, and the number of its failure. `None` if it is
     /// over.
-    fn left<Q>(&self, item: &Q) -> Option<(Duration, u64)>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
+    fn left(&self, item: &(impl Hash + ?Sized)) -> Option<(Duration, u64)> {
         let mut failed = self.lock();
         let Failed { items, ends, .. } = &mut *failed;
         // Read under the lock, so that it is not before the failure, unless the
         // clock was set back.
         let now = self.clock.now();
-        let known = items.get_mut(item)?;
+        let item = self.hasher.hash_one(item);
+        let known = items.get_mut(&item)?;
         if now.saturating_add(known.delay) < known.until {
             // The clock was set back: the wait restarts.
-            let key = ends.remove(&(known.until, known.number));
+            ends.remove(&(known.until, known.number));
             known.until = now.saturating_add(known.delay);
-            ends.extend(key.map(|key| ((known.until, known.number), key)));
+            ends.insert((known.until, known.number), item);
         }
         let wait = known.until.saturating_since(now);
         (!wait.is_zero()).then_some((wait, known.number))
@@ -231,17 +215,13 @@ impl<K: Hash + Eq + Clone> Backoff<K> {
     /// assert!(backoff.acquire(&limiter, "pod-8", &calls, Duration::from_secs(1)).await.is_ok());
     /// # }
     /// ```
-    pub async fn acquire<Q>(
+    pub async fn acquire(
         &self,
         limiter: &RateLimiter,
-        item: &Q,
+        item: &(impl Hash + ?Sized),
         descriptor: &Descriptor<'_>,
         max_wait: Duration,
-    ) -> Result<Permit, RateLimited>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
+    ) -> Result<Permit, RateLimited> {
         let longest = max_wait.min(descriptor.longest_wait());
         let start = Instant::now();
         let mut waited_for = None;
@@ -266,7 +246,7 @@ impl<K: Hash + Eq + Clone> Backoff<K> {
     }
 }
 
-impl<K> fmt::Debug for Backoff<K> {
+impl fmt::Debug for Backoff {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Backoff")
             .field("base", &self.base)

@@ -51,13 +51,13 @@ fn waits_double_up_to_the_maximum() {
 #[test]
 fn nothing_overflows() {
     for (base, max) in [(Duration::MAX, Duration::MAX), (Duration::from_nanos(3), Duration::MAX), (MILLI, MILLI)] {
-        let backoff = Backoff::<u64>::new(base, max);
+        let backoff = Backoff::new(base, max);
         let waits: Vec<_> = (0..100).map(|_| backoff.failed(&7)).collect();
         assert!(waits.is_sorted() && waits[99].as_nanos() == max.as_nanos().min(u64::MAX.into()), "{waits:?}");
     }
-    let never = Backoff::<u64>::new(Duration::ZERO, SECOND);
+    let never = Backoff::new(Duration::ZERO, SECOND);
     assert!((0..100).all(|_| never.failed(&7).is_zero()));
-    let shorter = Backoff::<u64>::new(SECOND, MILLI);
+    let shorter = Backoff::new(SECOND, MILLI);
     assert_eq!(shorter.failed(&7), MILLI);
 }
 
@@ -105,7 +105,7 @@ async fn a_clock_set_back_delays_acquire_only_a_little() {
     let start = Instant::now();
     let clock = Stepping(Tokio(start), Arc::default());
     let limiter = RateLimiter::builder().policy(Quota::per_second(10)).clock(clock.clone()).build().unwrap();
-    let backoff = Backoff::<String>::new(4 * SECOND, 60 * SECOND).clock(clock.clone());
+    let backoff = Backoff::new(4 * SECOND, 60 * SECOND).clock(clock.clone());
     let calls = Descriptor::new("/");
     backoff.failed("before");
     backoff.failed("asleep");
@@ -173,7 +173,7 @@ async fn the_backoff_ends_before_a_slot_is_reserved() {
 #[tokio::test(start_paused = true)]
 async fn the_longer_wait_of_both_counts() {
     let (limiter, start) = (limiter(Quota::per_second(1)), Instant::now());
-    let backoff = Backoff::<String>::new(4 * SECOND, 60 * SECOND).clock(Tokio(start));
+    let backoff = Backoff::new(4 * SECOND, 60 * SECOND).clock(Tokio(start));
     let calls = Descriptor::new("/");
     let rejected = |result: Result<Permit, RateLimited>| {
         let rejected = result.unwrap_err();
