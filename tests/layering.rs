@@ -23,7 +23,7 @@ use self::{
 };
 
 /// Lowest first. Modules of one layer do not see each other.
-const LAYERS: [&[&str]; 12] = [
+const LAYERS: [&[&str]; 13] = [
     &["names", "sync", "unit"],
     &["time", "quota", "error"],
     &["decision", "descriptor", "jitter"],
@@ -32,7 +32,8 @@ const LAYERS: [&[&str]; 12] = [
     &["store", "policy"],
     &["backend"],
     &["limiter"],
-    &["backoff", "http", "policy_source"],
+    &["backoff"],
+    &["http", "policy_source"],
     &["admin", "middleware", "retry"],
     &["testing"],
     &["guide"],

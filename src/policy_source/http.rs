@@ -12,7 +12,6 @@ use http::{
     header::{ACCEPT, ETAG, IF_NONE_MATCH},
     uri::Scheme,
 };
-use http_body::Body as _;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited, combinators::UnsyncBoxBody};
 use hyper_util::{
     client::legacy::{self, connect::HttpConnector},
@@ -233,10 +232,6 @@ impl fmt::Debug for HttpSource {
 
 /// The document in a body, of which no more than `max_bytes` are kept.
 async fn read(body: Body, max_bytes: usize) -> Result<Document, SourceError> {
-    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-    if announced > max_bytes {
-        return Ok(Document::too_large(max_bytes));
-    }
     match Limited::new(body, max_bytes).collect().await {
         Ok(body) => Ok(Document::from_bytes(&body.to_bytes(), max_bytes)),
         Err(error) if error.is::<LengthLimitError>() => Ok(Document::too_large(max_bytes)),

@@ -14,14 +14,11 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{
-    document::Document,
-    source::{MAX_DELAY, PolicySource},
-};
+use super::{document::Document, source::PolicySource};
 use crate::{
     backend::Share,
+    backoff::Backoff,
     error::ConfigError,
-    jitter::{doubled, shorten},
     limiter::RateLimiter,
     observe::{self, Reload},
     policy::CompiledPolicy,
@@ -81,18 +78,18 @@ impl WatchTask {
         Self { target: Arc::new(target), status, document: None, error: None, is_unavailable: false }
     }
 
-    pub(super) async fn run(mut self, mut source: Box<dyn PolicySource>, mut retry: RetryDelay) {
+    pub(super) async fn run(mut self, mut source: Box<dyn PolicySource>, retry: Backoff) {
         loop {
             let asked = Instant::now();
             let pause = match source.next().await {
                 Ok(update) => {
-                    retry.reset();
+                    retry.succeeded(&());
                     self.on_update(update).await;
                     MIN_ROUND.saturating_sub(asked.elapsed())
                 }
                 Err(error) => {
                     self.on_failure(&error.to_string());
-                    retry.next_delay()
+                    retry.failed(&())
                 }
             };
             sleep_until(Instant::now() + pause).await;
@@ -215,41 +212,6 @@ impl Target {
 impl ShareTarget {
     fn set(&self, share: &Share) {
         self.sender.send_if_modified(|current| std::mem::replace(current, share.clone()) != *share);
-    }
-}
-
-/// The delays before a failed source is asked again: exponential, with jitter.
-/// Each is at least half a millisecond and at most a day, so no setting spins or
-/// overflows a timer.
-#[derive(Clone, Debug)]
-pub(super) struct RetryDelay {
-    min: Duration,
-    max: Duration,
-    failures: u32,
-}
-
-impl RetryDelay {
-    pub(super) fn new(min: Duration, max: Duration) -> Self {
-        let min = min.clamp(Duration::from_millis(1), MAX_DELAY);
-        Self { min, max: max.clamp(min, MAX_DELAY), failures: 0 }
-    }
-
-    /// After a success: the next delay is the shortest again.
-    pub(super) fn reset(&mut self) {
-        self.failures = 0;
-    }
-
-    /// The delay after one more failure.
-    pub(super) fn next_delay(&mut self) -> Duration {
-        let delay = doubled(self.min, self.failures, self.max);
-        self.failures = self.failures.saturating_add(1);
-        shorten(delay)
-    }
-}
-
-impl Default for RetryDelay {
-    fn default() -> Self {
-        Self::new(Duration::from_millis(100), Duration::from_millis(500))
     }
 }
 

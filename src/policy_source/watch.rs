@@ -8,10 +8,10 @@ use std::{fmt, time::Duration};
 use tokio::{runtime::Handle, sync::watch, task::AbortHandle};
 
 use super::{
-    source::PolicySource,
-    task::{RetryDelay, ShareTarget, Target, WatchStatus, WatchTask},
+    source::{MAX_DELAY, PolicySource},
+    task::{ShareTarget, Target, WatchStatus, WatchTask},
 };
-use crate::{backend::Share, error::ConfigError, limiter::RateLimiter};
+use crate::{backend::Share, backoff::Backoff, error::ConfigError, limiter::RateLimiter};
 
 /// A source, and how to watch it.
 ///
@@ -35,13 +35,13 @@ use crate::{backend::Share, error::ConfigError, limiter::RateLimiter};
 pub struct Watch {
     source: Box<dyn PolicySource>,
     share: Option<ShareTarget>,
-    retry: RetryDelay,
+    retry: Backoff,
 }
 
 impl Watch {
     /// Watches `source`.
     pub fn new(source: impl PolicySource) -> Self {
-        Self { source: Box::new(source), share: None, retry: RetryDelay::default() }
+        Self { source: Box::new(source), share: None, retry: backoff(MIN_RETRY, MAX_RETRY) }
     }
 
     /// Sets the share of a [`Split`](crate::backend::Split): that of instance
@@ -63,9 +63,19 @@ impl Watch {
     /// default). Each is shortened at random to between half and all of it.
     /// Clamped to between 1 ms and a day.
     pub fn retry(mut self, min: Duration, max: Duration) -> Self {
-        self.retry = RetryDelay::new(min, max);
+        self.retry = backoff(min, max);
         self
     }
+}
+
+const MIN_RETRY: Duration = Duration::from_millis(100);
+const MAX_RETRY: Duration = Duration::from_millis(500);
+
+/// Before a failed source is asked again. Each delay is at least half a millisecond and at
+/// most a day, so no setting spins or overflows a timer.
+pub(super) fn backoff(min: Duration, max: Duration) -> Backoff {
+    let min = min.clamp(Duration::from_millis(1), MAX_DELAY);
+    Backoff::new(min, max.clamp(min, MAX_DELAY)).jitter(true)
 }
 
 impl<S: PolicySource> From<S> for Watch {
@@ -76,9 +86,7 @@ impl<S: PolicySource> From<S> for Watch {
 
 impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { source, share, retry } = self;
-        let index = share.as_ref().map(|share| share.index);
-        f.debug_struct("Watch").field("source", &source.name()).field("index", &index).field("retry", retry).finish()
+        f.debug_struct("Watch").field("source", &self.source.name()).finish_non_exhaustive()
     }
 }
 
