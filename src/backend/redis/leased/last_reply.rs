@@ -11,7 +11,7 @@ use super::pool_template::PoolTemplate;
 use crate::backend::{
     Outcome, OutcomeKind, TierState, TierStates,
     redis::{
-        plan::{Change, ChargeSet, Definition},
+        plan::{Change, ChargeSet, Definition, ends_with_window},
         wire::decode::{ChargeReply, statuses},
     },
 };
@@ -49,7 +49,8 @@ impl LastReply {
     /// than it.
     pub(super) fn expiry(&self, lasts: u64, asked: u64) -> u64 {
         let tiers = self.template.definitions().zip(self.statuses(0));
-        let ends = tiers.map(|(definition, status)| if definition.kind.is_window() { status.reset } else { lasts });
+        let ends =
+            tiers.map(|(definition, status)| if ends_with_window(definition.algorithm) { status.reset } else { lasts });
         asked.saturating_add(ends.min().unwrap_or(0))
     }
 

@@ -5,7 +5,7 @@
 //! rule's own cost.
 
 use crate::{
-    backend::{Charge, Request, redis::plan::Kind},
+    backend::{Charge, Request, redis::plan::is_leasable},
     fingerprint::Fingerprint,
     policy::Consistency,
     time::nanos,
@@ -47,7 +47,7 @@ pub(super) fn fits_pool(request: &Request<'_>) -> bool {
 /// Whether a pool may have units of a charge: its rule is leased, and so may its tiers be.
 pub(super) fn is_leased(charge: &Charge<'_>) -> bool {
     charge.rule.options.consistency == Consistency::Leased
-        && charge.tiers().iter().all(|tier| Kind::of(tier).is_leasable())
+        && charge.tiers().iter().all(|tier| is_leasable(tier.quota().counted_by()))
 }
 
 fn pool_key(charge: &Charge<'_>) -> Option<PoolKey> {

@@ -6,7 +6,7 @@
 
 use super::{
     charge_set::{ChargeSet, TierCharge},
-    definition::{Definition, Kind, PlanContext},
+    definition::{Definition, PlanContext},
     fixed_point::{Span, exact, micros, micros_up},
     key::counter_key,
 };
@@ -14,6 +14,7 @@ use crate::{
     algorithm::Claim,
     backend::{Charge, Outcome, Receipt, Settlement, TierClaim, TierState},
     policy::Tier,
+    quota::Algorithm,
     time::Timestamp,
 };
 
@@ -139,7 +140,7 @@ impl Change {
 
     /// Forgets the counters of a charge set, except for units in flight.
     pub(crate) fn forget(set: &ChargeSet) -> Vec<Self> {
-        let used = set.tiers.iter().filter(|tier| tier.definition.kind != Kind::InFlight);
+        let used = set.tiers.iter().filter(|tier| tier.definition.algorithm != Algorithm::Concurrency);
         used.map(|tier| CounterCharge::of(set, tier).change(ChangeOp::Forget, set.now)).collect()
     }
 
@@ -149,10 +150,10 @@ impl Change {
         let decided = outcome.decided_at.or(set.now.map(|now| now * 1_000)).unwrap_or(0);
         let undo = |(tier, state): (&TierCharge, &TierState)| {
             let (cost, charge) = (tier.definition.cost, CounterCharge::of(set, tier));
-            let (until, detail, before) = match tier.definition.kind {
-                Kind::InFlight => return charge.change(ChangeOp::Release, set.now),
-                Kind::Bucket => (decided + state.reset, state.mark, 0),
-                Kind::SlidingLog => (0, state.mark, 0),
+            let (until, detail, before) = match tier.definition.algorithm {
+                Algorithm::Concurrency => return charge.change(ChangeOp::Release, set.now),
+                Algorithm::TokenBucket | Algorithm::LeakyBucket => (decided + state.reset, state.mark, 0),
+                Algorithm::SlidingLog => (0, state.mark, 0),
                 _ => (decided + state.reset, cost, state.mark),
             };
             Self::new(
@@ -177,10 +178,10 @@ impl Change {
 
     /// Where the claim is after the change, as `decide.lua` replied.
     pub(crate) fn claim_after(&self, [left, at, until, mark]: [u64; 4]) -> Claim {
-        let kind = self.charge.definition.kind;
+        let algorithm = self.charge.definition.algorithm;
         let before = if self.op == ChangeOp::AddDebt { 0 } else { exact(self.claim.before) };
-        let at = if kind == Kind::SlidingWindow { at } else { at.saturating_mul(1_000) };
-        let until = if kind == Kind::SlidingLog { until } else { until.saturating_mul(1_000) };
+        let at = if algorithm == Algorithm::SlidingWindow { at } else { at.saturating_mul(1_000) };
+        let until = if algorithm == Algorithm::SlidingLog { until } else { until.saturating_mul(1_000) };
         Claim { units: left, at, until, detail: mark, before }
     }
 
@@ -203,17 +204,17 @@ impl Change {
     /// The numbers that `decide.lua` reads after operation, counter, definition
     /// and sorted set.
     pub(crate) fn numbers(&self) -> [u64; 9] {
-        let (kind, claim) = (self.charge.definition.kind, &self.claim);
+        let (algorithm, claim) = (self.charge.definition.algorithm, &self.claim);
         let Span { micros: time, parts } = self.charge.definition.time_for(self.units);
         let left = exact(claim.units);
-        let alone = match kind {
-            Kind::SlidingWindow => exact(claim.before),
+        let alone = match algorithm {
+            Algorithm::SlidingWindow => exact(claim.before),
             _ => self.charge.definition.time_for(left).micros,
         };
         // Of a sliding window `at` is a count: it weighs on the window after its own. So is
         // `until` of a log: the units that moved older entries.
-        let at = if kind == Kind::SlidingWindow { exact(claim.at) } else { micros(claim.at) };
-        let until = exact(if kind == Kind::SlidingLog { claim.until } else { micros_up(claim.until) });
+        let at = if algorithm == Algorithm::SlidingWindow { exact(claim.at) } else { micros(claim.at) };
+        let until = exact(if algorithm == Algorithm::SlidingLog { claim.until } else { micros_up(claim.until) });
         [self.units, time, parts, left, alone, at, until, exact(claim.detail), self.charge.request_id]
     }
 }

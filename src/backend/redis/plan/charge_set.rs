@@ -8,7 +8,7 @@ use std::{any::Any, sync::Arc};
 use tokio::time::Instant;
 
 use super::{
-    definition::{Definition, PlanContext},
+    definition::{Definition, PlanContext, ends_with_window},
     fixed_point::micros,
     key::{counter_key, hash_tag},
 };
@@ -147,7 +147,7 @@ impl ChargeSet {
     /// The key that records what was leased. `None` where units do not end with a window:
     /// what is lost of those refills.
     pub(crate) fn record(&self, ask: &LeaseAsk, prefix: &str, instance: u64) -> Option<String> {
-        let is_kept = self.tiers.iter().all(|tier| tier.definition.kind.is_window());
+        let is_kept = self.tiers.iter().all(|tier| ends_with_window(tier.definition.algorithm));
         let pool = ask.pool.to_u128();
         is_kept.then(|| format!("{prefix}:lease:{{{}}}:{instance}:{pool:032x}", self.hash_tag))
     }

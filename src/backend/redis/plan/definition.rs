@@ -20,7 +20,7 @@ use crate::{
 /// How a tier counts, and what a charge costs there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Definition {
-    pub(crate) kind: Kind,
+    pub(crate) algorithm: Algorithm,
     pub(crate) cost: u64,
     /// A bucket's rate. Of other tiers only the limit and the window count; of fixed
     /// windows also the period, which is how long after the epoch they begin.
@@ -39,48 +39,18 @@ pub(crate) struct Definition {
     furthest: u64,
     /// The most units that a bucket admits at once.
     pub(crate) capacity: u64,
-    pub(crate) is_leaky: bool,
 }
 
-/// The numbers are those of `state.lua`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
-    Bucket = 1,
-    FixedWindow = 2,
-    AnchoredWindow = 3,
-    SlidingWindow = 4,
-    SlidingLog = 5,
-    InFlight = 6,
+/// Whether a tier's units end with a window.
+pub(crate) fn ends_with_window(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::FixedWindow | Algorithm::AnchoredWindow)
 }
 
-impl Kind {
-    pub(crate) fn of(tier: &Tier) -> Self {
-        match tier.quota().counted_by() {
-            Algorithm::TokenBucket | Algorithm::LeakyBucket => Self::Bucket,
-            Algorithm::FixedWindow => Self::FixedWindow,
-            Algorithm::AnchoredWindow => Self::AnchoredWindow,
-            Algorithm::SlidingWindow => Self::SlidingWindow,
-            Algorithm::SlidingLog => Self::SlidingLog,
-            Algorithm::Concurrency => Self::InFlight,
-        }
-    }
-
-    /// Whether its units end with a window.
-    pub(crate) fn is_window(self) -> bool {
-        matches!(self, Self::FixedWindow | Self::AnchoredWindow)
-    }
-
-    /// Whether units may be reserved ahead. One that was reserved in a sliding window could
-    /// be used when that has moved on; one in flight is in use until it is released, and that
-    /// tells the store.
-    pub(crate) fn is_leasable(self) -> bool {
-        self == Self::Bucket || self.is_window()
-    }
-
-    /// Whether the counter has a sorted set beside it.
-    pub(crate) fn has_set(self) -> bool {
-        matches!(self, Self::SlidingLog | Self::InFlight)
-    }
+/// Whether units may be reserved ahead. One that was reserved in a sliding window could
+/// be used when that has moved on; one in flight is in use until it is released, and that
+/// tells the store.
+pub(crate) fn is_leasable(algorithm: Algorithm) -> bool {
+    algorithm.has_burst() || ends_with_window(algorithm)
 }
 
 /// What all that a backend charges has in common.
@@ -114,18 +84,18 @@ const MONTHS: u64 = 8;
 
 impl Definition {
     pub(crate) fn new(context: &PlanContext, charge: &Charge<'_>, tier: &Tier, cost: u64) -> Self {
-        let (quota, kind) = (tier.quota(), Kind::of(tier));
+        let (quota, algorithm) = (tier.quota(), tier.quota().counted_by());
         let is_smooth = tier.machine.is_smooth();
         // Units that were charged ahead or here are given back while others are charged.
         let is_leased = charge.rule.options.consistency != Consistency::Exact;
-        let is_settled_late = kind == Kind::Bucket && (is_leased || charge.rule.is_settled_late());
+        let is_settled_late = algorithm.has_burst() && (is_leased || charge.rule.is_settled_late());
         let longest_wait = context.longest_wait.load(Ordering::Relaxed).max(micros(charge.rule.max_wait.unwrap_or(0)));
         let plain = Self {
-            kind,
+            algorithm,
             cost: exact(cost),
             rate: Rate {
                 units: 1,
-                period: if kind == Kind::FixedWindow { micros(quota.phase()) } else { 1 },
+                period: if algorithm == Algorithm::FixedWindow { micros(quota.phase()) } else { 1 },
                 limit: quota.limit().min(MAX_LIMIT),
                 window: micros_up(nanos(quota.window())).clamp(1, MAX_MICROS),
             },
@@ -138,18 +108,17 @@ impl Definition {
             most_used: 0,
             furthest: longest_wait,
             capacity: 0,
-            is_leaky: false,
         };
-        let windows = match kind {
-            Kind::Bucket => return plain.bucket(tier, cost),
-            Kind::InFlight => {
+        let windows = match algorithm {
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => return plain.bucket(tier, cost),
+            Algorithm::Concurrency => {
                 let window = micros(nanos(context.lease)).max(1);
                 return Self { rate: Rate { window, ..plain.rate }, ..plain.bounded_by(plain.rate.limit, cost) };
             }
-            Kind::SlidingLog => 0,
+            Algorithm::SlidingLog => 0,
             // Its time is the end of the next window.
-            Kind::SlidingWindow => 2,
-            Kind::FixedWindow | Kind::AnchoredWindow => 1,
+            Algorithm::SlidingWindow => 2,
+            Algorithm::FixedWindow | Algorithm::AnchoredWindow => 1,
         };
         let furthest = exact(longest_wait + windows * plain.rate.window);
         Self { furthest, ..plain.bounded_by(plain.rate.limit, cost) }
@@ -164,12 +133,11 @@ impl Definition {
         let quota = tier.quota();
         let rate = Rate::new(quota.limit(), quota.window());
         let capacity = if quota.limit() == 0 { 0 } else { quota.capacity().min(rate.max_units()).min(MAX_LIMIT) };
-        let is_leaky = quota.counted_by() == Algorithm::LeakyBucket;
-        let most_used = if is_leaky { 0 } else { capacity };
+        let most_used = if self.algorithm == Algorithm::LeakyBucket { 0 } else { capacity };
         let time_for = |units| rate.time_for(units).unwrap_or_default();
         let slack = time_for(most_used.saturating_sub(cost));
         let furthest = exact(self.furthest + time_for(capacity).micros + 1);
-        Self { rate, slack, most_used, furthest, capacity, is_leaky, ..self }.bounded_by(capacity, cost)
+        Self { rate, slack, most_used, furthest, capacity, ..self }.bounded_by(capacity, cost)
     }
 
     /// A charge of so many times the cost.
@@ -180,15 +148,15 @@ impl Definition {
     /// How long a bucket needs to refill so many units. A debt beyond the longest window is
     /// never paid back.
     pub(crate) fn time_for(&self, units: u64) -> Span {
-        match self.kind {
-            Kind::Bucket => self.rate.time_for(units).unwrap_or(Span::MAX),
-            _ => Span::default(),
+        match self.algorithm.has_burst() {
+            true => self.rate.time_for(units).unwrap_or(Span::MAX),
+            false => Span::default(),
         }
     }
 
     /// Whether an admission holds units until they are released.
     pub(crate) fn holds_units(&self) -> bool {
-        self.kind == Kind::InFlight && self.cost > 0
+        self.algorithm == Algorithm::Concurrency && self.cost > 0
     }
 
     /// The numbers that the scripts read, in their order.
@@ -196,7 +164,7 @@ impl Definition {
         let Rate { units, period, limit, window } = self.rate;
         let cost_time = if self.flags & NEVER_CONFORMS == 0 { self.time_for(self.cost) } else { Span::default() };
         [
-            self.kind as u64,
+            number(self.algorithm),
             self.cost,
             limit,
             window,
@@ -211,5 +179,17 @@ impl Definition {
             self.most_used,
             self.furthest,
         ]
+    }
+}
+
+/// The number in `state.lua`, where a leaky bucket is one without slack.
+fn number(algorithm: Algorithm) -> u64 {
+    match algorithm {
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => 1,
+        Algorithm::FixedWindow => 2,
+        Algorithm::AnchoredWindow => 3,
+        Algorithm::SlidingWindow => 4,
+        Algorithm::SlidingLog => 5,
+        Algorithm::Concurrency => 6,
     }
 }

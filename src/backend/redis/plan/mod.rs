@@ -13,7 +13,7 @@ mod key;
 pub(crate) use self::{
     change::{Change, ChangeOp, CounterCharge, ReceiptOp},
     charge_set::{ChargeSet, LEASE, LeaseAsk, TierCharge},
-    definition::{Definition, Kind, PlanContext},
+    definition::{Definition, PlanContext, ends_with_window, is_leasable},
     fixed_point::{Span, micros},
     key::{RESERVED, RESERVED_IN_TAG, around_tag, percent_encode},
 };

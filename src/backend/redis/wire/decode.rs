@@ -11,9 +11,10 @@ use crate::{
     algorithm::{Claim, QuotaStatus},
     backend::{
         Outcome, OutcomeKind, TierState, TierStates,
-        redis::plan::{Change, ChargeSet, Definition, Kind, Span},
+        redis::plan::{Change, ChargeSet, Definition, Span},
     },
     error::{BackendError, BackendErrorKind},
+    quota::Algorithm,
 };
 
 /// What was replied to one call: where the claim is after each change, and what was replied
@@ -149,13 +150,13 @@ pub(crate) fn statuses<'a>(
 /// What was left of a tier then.
 fn quota_status(definition: &Definition, [first, second, _]: [u64; 3], later: u64) -> QuotaStatus {
     let units = later.saturating_mul(definition.cost);
-    if definition.kind != Kind::Bucket {
+    if !definition.algorithm.has_burst() {
         let remaining = second.saturating_add(units);
         return QuotaStatus { remaining, reset: first.saturating_mul(1_000) };
     }
     let rate = definition.rate;
     let span = rate.minus(Span { micros: first, parts: second }, units);
-    let remaining = match definition.is_leaky {
+    let remaining = match definition.algorithm == Algorithm::LeakyBucket {
         true => u64::from(span == Span::default() && definition.capacity > 0),
         false => definition.capacity.saturating_sub(rate.units_in(span)),
     };

@@ -8,7 +8,10 @@ use std::{collections::HashMap, iter};
 use foldhash::fast::RandomState;
 
 use super::scripts::{Call, DECIDE};
-use crate::backend::redis::plan::{Change, ChargeSet, Definition, LeaseAsk};
+use crate::{
+    backend::redis::plan::{Change, ChargeSet, Definition, LeaseAsk},
+    quota::Algorithm,
+};
 
 /// The most keys in a call. The first request is always in.
 pub(crate) const MAX_KEYS: usize = 2_000;
@@ -95,7 +98,8 @@ impl<'a> CallEncoder<'a> {
     fn add(&mut self, key: &'a str, definition: Definition) {
         let [counter, sorted_set] = *self.numbers.entry(key).or_insert_with(|| {
             self.counters.push(key);
-            let has_set = definition.kind.has_set();
+            // Entries that end one by one are in a sorted set beside the counter.
+            let has_set = matches!(definition.algorithm, Algorithm::SlidingLog | Algorithm::Concurrency);
             self.others.extend(has_set.then(|| format!("{key}:set")));
             [self.counters.len() as u64, if has_set { self.others.len() as u64 } else { 0 }]
         });
