@@ -84,18 +84,17 @@ impl Lookup<'_> {
             let what = if rule.matches.paths.is_empty() { "route" } else { "path" };
             return format!("does not match the {what}: it is for {}", patterns.join(", "));
         };
-        let takes = |found: &PatternMatch| self.rule(*found).keys.takes(self.descriptor.method);
-        if takes(found) && !rule.matches.takes_headers(self.descriptor.headers) {
+        if !self.rule(*found).keys.takes(self.descriptor.method) {
+            let methods: Vec<_> = rule.matches.methods.iter().map(|method| method.as_str()).collect();
+            return format!("does not match the method: it is for {}", methods.join(", "));
+        }
+        if !rule.matches.takes_headers(self.descriptor.headers) {
             let headers = rule.matches.headers.iter().map(|(name, values)| format!("`{name}`: {}", values.join(", ")));
             return format!("does not match the headers: it is for {}", headers.collect::<Vec<_>>().join("; "));
         }
-        if takes(found) && !self.takes(*found) {
+        if !self.takes(*found) {
             let priorities: Vec<_> = rule.matches.priorities.iter().map(|priority| priority.as_str()).collect();
             return format!("does not match the priority: it is for {}", priorities.join(", "));
-        }
-        if !takes(found) {
-            let methods: Vec<_> = rule.matches.methods.iter().map(|method| method.as_str()).collect();
-            return format!("does not match the method: it is for {}", methods.join(", "));
         }
         if rule.exempt {
             return match own().any(|found| self.is_as_sent(*found)) {

@@ -71,15 +71,11 @@ impl UndoGuard {
 
 impl Drop for UndoGuard {
     fn drop(&mut self) {
-        push(&self.lane, std::mem::take(&mut self.changes));
-    }
-}
-
-fn push(lane: &Weak<Lane<ScriptExecutor>>, changes: Vec<Change>) {
-    if !changes.is_empty()
-        && let Some(lane) = lane.upgrade()
-    {
-        lane.push(Operation::Change(changes));
+        if !self.changes.is_empty()
+            && let Some(lane) = self.lane.upgrade()
+        {
+            lane.push(Operation::Change(std::mem::take(&mut self.changes)));
+        }
     }
 }
 
@@ -131,7 +127,8 @@ impl ScriptExecutor {
         receipt: Receipt,
         (op, now): (ReceiptOp, Timestamp),
     ) -> (Vec<Change>, Option<ClaimMove>) {
-        if !op.moves_claims() {
+        // Of a release no reply says where the claims are afterwards: it leaves them.
+        if op == ReceiptOp::Release {
             return (Change::of_receipt(&self.context, &receipt, op, now), None);
         }
         // Locked, so that a change that ends meanwhile finds what is parked.

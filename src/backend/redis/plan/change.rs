@@ -26,14 +26,6 @@ pub(crate) enum ReceiptOp {
     Settle(Settlement),
 }
 
-impl ReceiptOp {
-    /// Whether the reply says where the claims are afterwards. Until then they
-    /// cannot be changed again.
-    pub(crate) fn moves_claims(self) -> bool {
-        !matches!(self, Self::Release)
-    }
-}
-
 /// What to do with one counter. The numbers are those of `decide.lua`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChangeOp {
