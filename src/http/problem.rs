@@ -7,7 +7,7 @@ use std::convert::identity;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{
-    Extensions, HeaderMap, HeaderValue, Response, StatusCode,
+    HeaderMap, HeaderValue, Response, StatusCode,
     header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE},
 };
 use http_body_util::Full;
@@ -19,9 +19,6 @@ use crate::{
 
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
-
-/// The most headers of a response: five of [`Headers`], `Retry-After`, and those of here.
-const MOST_HEADERS: usize = 9;
 
 /// The body up to its status, by that of its kind. Types and titles are from IANA's
 /// registry of problem types.
@@ -65,7 +62,7 @@ impl RateLimited {
     /// ```
     #[must_use]
     pub fn to_response(&self) -> Response<Full<Bytes>> {
-        rejection(self.clone(), &Headers::default(), Extensions::new(), identity)
+        rejection(self.clone(), &Headers::default(), Response::default(), identity)
     }
 }
 
@@ -73,48 +70,48 @@ impl RateLimited {
 #[cfg(feature = "axum")]
 impl axum::response::IntoResponse for RateLimited {
     fn into_response(self) -> axum::response::Response {
-        rejection(self, &Headers::default(), Extensions::new(), axum::body::Body::new)
+        rejection(self, &Headers::default(), Response::default(), axum::body::Body::new)
     }
 }
 
 /// The headers of any response to a rejection, whatever its body is.
 pub(crate) fn headers(rejection: &RateLimited, headers: &Headers) -> HeaderMap {
-    stamped(rejection, headers).0
+    let mut map = HeaderMap::new();
+    stamp(&mut map, rejection, headers);
+    map
 }
 
-/// The headers, and the delays that they report.
-fn stamped(rejection: &RateLimited, headers: &Headers) -> (HeaderMap, Delays) {
-    let mut map = HeaderMap::with_capacity(MOST_HEADERS);
+/// Adds these headers. Returns the delays that they report.
+fn stamp(map: &mut HeaderMap, rejection: &RateLimited, headers: &Headers) -> Delays {
+    // `Retry-After` and those of here, and five of `Headers` where it has any.
+    map.reserve(if headers.describe_admissions() { 9 } else { 4 });
     map.insert(CACHE_CONTROL, NO_STORE);
-    let delays = headers.stamp_rejection(&mut map, rejection);
-    (map, delays)
+    headers.stamp_rejection(map, rejection)
 }
 
-/// The whole response. The rejection is in its extensions, which are those given, emptied.
+/// The whole response, in the memory of a message's headers and extensions. The rejection
+/// is in its extensions.
 pub(crate) fn rejection<B>(
     rejection: RateLimited,
     headers: &Headers,
-    mut extensions: Extensions,
+    memory: Response<()>,
     body: impl FnOnce(Full<Bytes>) -> B,
 ) -> Response<B> {
-    let status = rejection.status();
+    let (mut parts, ()) = memory.into_parts();
+    parts.headers.clear();
+    parts.extensions.clear();
     let tiers = rejection.decision().map_or(&[][..], |decision| decision.tiers());
-    let (mut map, delays) = stamped(&rejection, headers);
-    let seconds = delays.retry_after(tiers);
+    let seconds = stamp(&mut parts.headers, &rejection, headers).retry_after(tiers);
     let (text, length) = Buffer::with(|buffer| {
         let text = buffer.text(|out| put_document(out, &rejection, seconds));
         let length = buffer.integer(text.len() as u64);
         (text, length)
     });
-    map.insert(CONTENT_TYPE, PROBLEM);
-    map.insert(CONTENT_LENGTH, length);
-    extensions.clear();
-    extensions.insert(rejection);
-    let mut response = Response::new(body(Full::new(text)));
-    *response.status_mut() = status;
-    *response.headers_mut() = map;
-    *response.extensions_mut() = extensions;
-    response
+    parts.headers.insert(CONTENT_TYPE, PROBLEM);
+    parts.headers.insert(CONTENT_LENGTH, length);
+    parts.status = rejection.status();
+    parts.extensions.insert(rejection);
+    Response::from_parts(parts, body(Full::new(text)))
 }
 
 /// Appends the body.

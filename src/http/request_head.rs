@@ -72,12 +72,12 @@ impl<'r> RequestHead<'r> {
         self.extensions
     }
 
-    /// The same head with the extensions that were taken from it, if they were.
-    pub(crate) fn with_extensions<'a>(self, taken: Option<&'a Extensions>) -> RequestHead<'a>
+    /// The same head with the headers and extensions that were taken from it.
+    pub(crate) fn with_taken<'a>(self, headers: &'a HeaderMap, extensions: &'a Extensions) -> RequestHead<'a>
     where
         'r: 'a,
     {
-        RequestHead { extensions: taken.unwrap_or(self.extensions), ..self }
+        RequestHead { headers, extensions, ..self }
     }
 
     /// Whether a response that is sent before the request's body was read leaves

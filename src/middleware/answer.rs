@@ -5,7 +5,7 @@
 
 use std::mem;
 
-use http::{Extensions, Response};
+use http::Response;
 
 use super::{HttpRequest, InFlightGuard, UpstreamFeedback, body::BoxError};
 use crate::{
@@ -130,10 +130,10 @@ pub struct RejectionContext<'a> {
 /// A rejected HTTP request.
 #[derive(Debug)]
 pub(super) struct RejectedRequest<'a> {
-    /// Its extensions are empty: they were taken.
+    /// Without its headers and extensions: they were taken.
     head: RequestHead<'a>,
-    /// The response uses their memory.
-    pub(super) extensions: Extensions,
+    /// Has them until it is written, in their memory.
+    pub(super) response: Response<()>,
     /// Whether a server must close the connection after the response, because the
     /// request's body stays unread.
     pub(super) ends_connection: bool,
@@ -141,7 +141,7 @@ pub(super) struct RejectedRequest<'a> {
 
 impl RejectedRequest<'_> {
     pub(super) fn head(&self) -> RequestHead<'_> {
-        self.head.with_extensions(Some(&self.extensions))
+        self.head.with_taken(self.response.headers(), self.response.extensions())
     }
 }
 
@@ -150,11 +150,13 @@ impl<'a> RejectionContext<'a> {
     pub(super) fn new(limiter: u64, decision: Decision, request: Option<&'a mut dyn HttpRequest>) -> Self {
         let error = RateLimited::new(decision).by_layer(limiter);
         let Some(request) = request else { return Self { error, protocol: Protocol::Other, http: None } };
-        let extensions = mem::take(request.extensions_mut());
-        let head = request.head();
-        let ends_connection = head.ends_connection_unread();
-        let http = RejectedRequest { head, extensions, ends_connection };
-        Self { error, protocol: Protocol::of(head.headers()), http: Some(http) }
+        let ends_connection = request.head().ends_connection_unread();
+        let mut response = Response::new(());
+        mem::swap(response.headers_mut(), request.headers_mut());
+        mem::swap(response.extensions_mut(), request.extensions_mut());
+        let protocol = Protocol::of(response.headers());
+        let http = RejectedRequest { head: request.head(), response, ends_connection };
+        Self { error, protocol, http: Some(http) }
     }
 
     /// The request's head; `None` if it is not an HTTP request.

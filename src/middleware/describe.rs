@@ -40,11 +40,12 @@ pub trait HttpRequest {
     /// The request without its body.
     fn head(&self) -> RequestHead<'_>;
 
-    /// The headers, of which the layer changes `grpc-timeout` after a wait.
+    /// The headers, of which the layer changes `grpc-timeout` after a wait. Those of a
+    /// rejected request are taken: its response uses their memory.
     fn headers_mut(&mut self) -> &mut HeaderMap;
 
     /// The extensions, for what the handler may need. Those of a rejected request are
-    /// taken: its response uses their memory.
+    /// taken as well.
     fn extensions_mut(&mut self) -> &mut Extensions;
 }
 

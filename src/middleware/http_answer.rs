@@ -13,7 +13,7 @@ use std::{
 
 use bytes::Bytes;
 use http::{
-    Extensions, HeaderValue, Request, Response, StatusCode,
+    HeaderValue, Request, Response, StatusCode,
     header::{CONNECTION, Entry},
 };
 use http_body_util::Full;
@@ -115,8 +115,8 @@ impl<B, Err> Answer<Response<B>, Err> for HttpAnswer {
                 grpc::rejection(error, &self.headers, content_type, pushback).map(Body::rejection)
             }
             (Protocol::Other, None) => {
-                let extensions = http.map(|http| http.extensions).unwrap_or_default();
-                problem::rejection(error, &self.headers, extensions, Body::rejection)
+                let memory = http.map(|http| http.response).unwrap_or_default();
+                problem::rejection(error, &self.headers, memory, Body::rejection)
             }
             (Protocol::Other, Some(hook)) => {
                 let head = http.as_ref().map(RejectedRequest::head);
@@ -196,7 +196,7 @@ impl<'a> Rejection<'a> {
     /// The response that the layer sends without a hook, to change a part of it.
     #[must_use]
     pub fn to_response(&self) -> Response<Full<Bytes>> {
-        problem::rejection(self.error.clone(), self.headers, Extensions::new(), identity)
+        problem::rejection(self.error.clone(), self.headers, Response::default(), identity)
     }
 }
 
