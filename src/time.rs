@@ -103,7 +103,7 @@ const UNITS: [(u64, &str); 7] = [
 /// A time in its largest whole unit: `250ms`, `10s`, `1d`. `None` if it is zero.
 pub(crate) fn in_one_unit(nanos: u64) -> Option<String> {
     let unit = UNITS.iter().find(|(length, _)| nanos > 0 && nanos.is_multiple_of(*length));
-    unit.map(|(length, name)| format!("{}{name}", nanos / length))
+    unit.map(|(length, name)| (nanos / length).to_string() + name)
 }
 
 /// A duration in nanoseconds; saturates.

@@ -61,7 +61,7 @@ impl TierStatus {
     pub fn name(&self) -> Cow<'static, str> {
         match self.naming {
             Naming::Alone => Cow::Borrowed(self.rule),
-            Naming::ByWindow => Cow::Owned(format!("{}-{}", self.rule, self.window_name())),
+            Naming::ByWindow => Cow::Owned([self.rule, "-", &self.window_name()].concat()),
             Naming::Nth(n) => Cow::Owned(format!("{}-{}-{n}", self.rule, self.window_name())),
         }
     }
