@@ -3,9 +3,9 @@
 //! It writes no fields, but keeps the values that most responses share. The invariant: what
 //! it handed out never changes.
 
-use std::cell::Cell;
+use std::{cell::Cell, mem};
 
-use bytes::{Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use http::HeaderValue;
 
 use crate::decision::TierStatus;
@@ -25,8 +25,10 @@ pub(crate) struct Buffer {
     chunk: BytesMut,
     /// The limit that was written last. Most responses have the same.
     limit: (u64, HeaderValue),
-    /// The policy that was written last, and of which tiers. Most responses have the same.
-    policy: (Vec<TierStatus>, HeaderValue),
+    /// The tiers that were listed last, with their quoted names, and their policy. Most
+    /// responses list the same.
+    tiers: Vec<(TierStatus, Bytes)>,
+    policy: HeaderValue,
 }
 
 impl Buffer {
@@ -34,7 +36,8 @@ impl Buffer {
         Self {
             chunk: BytesMut::with_capacity(CHUNK),
             limit: (0, HeaderValue::from_static("0")),
-            policy: (Vec::new(), HeaderValue::from_static("")),
+            tiers: Vec::new(),
+            policy: HeaderValue::from_static(""),
         }
     }
 
@@ -77,22 +80,59 @@ impl Buffer {
         self.limit.1.clone()
     }
 
-    /// The value that `write` appends for these tiers, by what is the same of each in every
-    /// response. Without it, a response with five fields took 10% more instructions.
-    pub(super) fn policy(&mut self, tiers: &[TierStatus], write: fn(&mut BytesMut, &[TierStatus])) -> HeaderValue {
-        let quotas = tiers.iter().map(|tier| TierStatus { remaining: 0, reset: 0, violated: false, ..*tier });
-        if !quotas.clone().eq(self.policy.0.iter().copied()) {
-            self.policy.1 = self.value(|out| write(out, tiers));
-            self.policy.0.clear();
-            self.policy.0.extend(quotas);
+    /// Two lists of these tiers: their policy, by what is the same of each in every response,
+    /// and their status. Of each tier, both append to its name. The policy is kept, which took
+    /// a tenth of a response's instructions for one tier, and the names, a sixth for two.
+    pub(super) fn lists(
+        &mut self,
+        tiers: &[TierStatus],
+        put_policy: fn(&mut BytesMut, &TierStatus),
+        put_status: impl Fn(&mut BytesMut, &TierStatus),
+    ) -> (HeaderValue, HeaderValue) {
+        let common = |tier: &TierStatus| TierStatus { remaining: 0, reset: 0, violated: false, ..*tier };
+        if !tiers.iter().map(common).eq(self.tiers.iter().map(|(tier, _)| *tier)) {
+            self.tiers =
+                tiers.iter().map(|tier| (common(tier), self.text(|out| put_name(out, &tier.name())))).collect();
+            self.policy = self.list(tiers, put_policy);
         }
-        self.policy.1.clone()
+        (self.policy.clone(), self.list(tiers, put_status))
+    }
+
+    /// A list of the tiers that are listed last.
+    fn list(&mut self, tiers: &[TierStatus], put: impl Fn(&mut BytesMut, &TierStatus)) -> HeaderValue {
+        let named = mem::take(&mut self.tiers);
+        let value = self.value(|out| {
+            for (index, (tier, (_, name))) in tiers.iter().zip(&named).enumerate() {
+                if index > 0 {
+                    out.extend_from_slice(b", ");
+                }
+                out.extend_from_slice(name);
+                put(out, tier);
+            }
+        });
+        self.tiers = named;
+        value
     }
 }
 
 /// Appends `n` in decimal.
 pub(crate) fn put_integer(out: &mut BytesMut, n: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(n.min(MAX_INTEGER)).as_bytes());
+}
+
+/// Appends the name of a tier or of a unit, quoted. It is a String of RFC 9651 and of JSON: both
+/// escape the same two of the characters that it can hold. Validation bounds rule ids
+/// and units, and so the names of tiers, to printable ASCII.
+pub(crate) fn put_name(out: &mut BytesMut, name: &str) {
+    let is_escaped = |byte: &u8| matches!(byte, b'"' | b'\\');
+    out.put_u8(b'"');
+    for part in name.as_bytes().chunk_by(|_, next| !is_escaped(next)) {
+        if part.first().is_some_and(is_escaped) {
+            out.put_u8(b'\\');
+        }
+        out.extend_from_slice(part);
+    }
+    out.put_u8(b'"');
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use http::{
 };
 
 use super::{
-    buffer::{Buffer, put_integer},
+    buffer::{Buffer, put_integer, put_name},
     delays::{Delays, seconds},
 };
 use crate::{decision::TierStatus, quota::Algorithm, time::Timestamp, unit::Unit};
@@ -70,8 +70,8 @@ impl Fields<'_> {
     /// an inner layer has reported is not reported again.
     pub(super) fn ietf(&mut self, tiers: &[TierStatus], binding: &TierStatus, max_bytes: usize) {
         let mut fitting = |tiers: &[TierStatus]| {
-            let policy = self.buffer.policy(tiers, put_policy);
-            let status = self.buffer.value(|out| put_status(out, tiers, self.delays));
+            let put_status = |out: &mut BytesMut, tier: &TierStatus| put_status(out, tier, self.delays);
+            let (policy, status) = self.buffer.lists(tiers, put_policy, put_status);
             (policy.len() + status.len() + OTHER_BYTES <= max_bytes).then_some((policy, status))
         };
         let mut lists = |tiers: &[TierStatus]| fitting(tiers).or_else(|| fitting(slice::from_ref(binding)));
@@ -134,34 +134,27 @@ fn names(list: &HeaderValue, name: &str) -> bool {
     list.as_bytes().windows(quoted.len()).any(|window| *window == quoted)
 }
 
-fn put_policy(out: &mut BytesMut, tiers: &[TierStatus]) {
-    for (index, tier) in tiers.iter().enumerate() {
-        let window = tier.window();
-        put_item(out, index, tier);
-        put_parameter(out, ";q=", tier.limit());
-        // Calendar months have no one length.
-        if window.as_secs() > 0 && window.subsec_nanos() == 0 && !tier.quota.is_month() {
-            put_parameter(out, ";w=", window.as_secs());
-        }
-        let unit = match tier.quota.counted_by() {
-            _ if tier.unit != Unit::default() => tier.unit(),
-            Algorithm::Concurrency => "concurrent-requests",
-            _ => continue,
-        };
-        out.extend_from_slice(b";qu=");
-        put_name(out, unit);
+fn put_policy(out: &mut BytesMut, tier: &TierStatus) {
+    let window = tier.window();
+    put_parameter(out, ";q=", tier.limit());
+    // Calendar months have no one length.
+    if window.as_secs() > 0 && window.subsec_nanos() == 0 && !tier.quota.is_month() {
+        put_parameter(out, ";w=", window.as_secs());
     }
+    let unit = match tier.quota.counted_by() {
+        _ if tier.unit != Unit::default() => tier.unit(),
+        Algorithm::Concurrency => "concurrent-requests",
+        _ => return,
+    };
+    out.extend_from_slice(b";qu=");
+    put_name(out, unit);
 }
 
-fn put_status(out: &mut BytesMut, tiers: &[TierStatus], delays: &Delays) {
-    for (index, tier) in tiers.iter().enumerate() {
-        put_item(out, index, tier);
-        put_parameter(out, ";r=", tier.remaining);
-        // A concurrency limit cannot know when a unit comes back, and a limit of 0 has
-        // none.
-        if tier.quota.counted_by() != Algorithm::Concurrency && tier.limit() > 0 {
-            put_parameter(out, ";t=", delays.of_tier(tier));
-        }
+fn put_status(out: &mut BytesMut, tier: &TierStatus, delays: &Delays) {
+    put_parameter(out, ";r=", tier.remaining);
+    // A concurrency limit cannot know when a unit comes back, and a limit of 0 has none.
+    if tier.quota.counted_by() != Algorithm::Concurrency && tier.limit() > 0 {
+        put_parameter(out, ";t=", delays.of_tier(tier));
     }
 }
 
@@ -176,29 +169,6 @@ fn put_draft_7(out: &mut BytesMut, tier: &TierStatus) {
 fn put_parameter(out: &mut BytesMut, before: &str, n: u64) {
     out.extend_from_slice(before.as_bytes());
     put_integer(out, n);
-}
-
-/// Appends the name of the tier at this index of a list.
-fn put_item(out: &mut BytesMut, index: usize, tier: &TierStatus) {
-    if index > 0 {
-        out.extend_from_slice(b", ");
-    }
-    put_name(out, &tier.name());
-}
-
-/// Appends the name of a tier or of a unit, quoted. It is a String of RFC 9651 and of JSON: both
-/// escape the same two of the characters that it can hold. Validation bounds rule ids
-/// and units, and so the names of tiers, to printable ASCII.
-pub(crate) fn put_name(out: &mut BytesMut, name: &str) {
-    let is_escaped = |byte: &u8| matches!(byte, b'"' | b'\\');
-    out.put_u8(b'"');
-    for part in name.as_bytes().chunk_by(|_, next| !is_escaped(next)) {
-        if part.first().is_some_and(is_escaped) {
-            out.put_u8(b'\\');
-        }
-        out.extend_from_slice(part);
-    }
-    out.put_u8(b'"');
 }
 
 /// The remaining units in a field of version 07.

@@ -45,9 +45,8 @@ use http::HeaderMap;
 
 use self::fields::Fields;
 pub(crate) use self::{
-    buffer::{Buffer, put_integer},
+    buffer::{Buffer, put_integer, put_name},
     delays::Delays,
-    fields::put_name,
 };
 use crate::decision::{Decision, RateLimited};
 
