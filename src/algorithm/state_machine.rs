@@ -86,11 +86,16 @@ pub(crate) trait StateMachine {
     /// Commits `cost` at `now` and returns the status; `None`, with nothing
     /// charged, if the request would have to wait.
     fn charge(&self, state: &mut Self::State, now: u64, cost: u64) -> Option<QuotaStatus> {
-        if self.earliest(state, now, cost) != Some(now) || self.smooth_departure(state, now, cost) != now {
+        if !self.admits(state, now, cost) {
             return None;
         }
         self.commit(state, now, now, cost);
         Some(self.status_of(state, now))
+    }
+
+    /// Whether `cost` is admitted at `now`.
+    fn admits(&self, state: &Self::State, now: u64, cost: u64) -> bool {
+        self.earliest(state, now, cost) == Some(now) && self.smooth_departure(state, now, cost) == now
     }
 
     /// What a claim on the latest commit stores as [`Claim::detail`] or

@@ -77,14 +77,6 @@ impl<S: Default, A: Default> Table<S, A> {
         }
     }
 
-    /// The index of a key that is probably at `hint`.
-    pub(crate) fn find_near(&self, key: Fingerprint, hint: usize) -> Option<usize> {
-        match self.entries.get(hint) {
-            Some(entry) if entry.key == key => Some(hint),
-            _ => self.find(key),
-        }
-    }
-
     pub(crate) fn state(&self, index: usize) -> &S {
         &self.entries[index].state
     }

@@ -91,11 +91,25 @@ impl<M: StateMachine<State: Stored>> Counter<'_, M> {
         }
     }
 
-    /// The index of the state, and when the cost would conform. After the clock was
+    /// Whether a state that exists admits the cost at once.
+    #[inline]
+    pub(super) fn admits(&mut self, now: u64, cost: u64) -> bool {
+        self.shard.state_mut(self.key).is_some_and(|state| self.machine.admits(state, now, cost))
+    }
+
+    /// Commits a cost that a state admits at once. `None` if there is no state.
+    #[inline]
+    pub(super) fn commit_now(&mut self, now: u64, cost: u64) -> Option<Versioned> {
+        let state = self.shard.state_mut(self.key)?;
+        self.machine.commit(state, now, now, cost);
+        state.account(&self.store.log_memory);
+        Some((self.machine.status_of(state, now), self.machine.version(state)))
+    }
+
+    /// Whether the state has an entry, and when the cost would conform. After the clock was
     /// set back, a state that is further ahead than its span and `bound` is moved back
     /// to that.
-    #[inline]
-    pub(super) fn look(&mut self, now: u64, cost: u64, bound: Option<u64>) -> (Option<usize>, Option<u64>) {
+    pub(super) fn look(&mut self, now: u64, cost: u64, bound: Option<u64>) -> (bool, Option<u64>) {
         let machine = self.machine;
         if let Some(bound) = bound
             && let Some(state) = self.state_mut()
@@ -105,10 +119,7 @@ impl<M: StateMachine<State: Stored>> Counter<'_, M> {
                 machine.move_back(state, now, latest);
             }
         }
-        match self.locate() {
-            Some(index) => (Some(index), machine.earliest(M::State::table_mut(self.shard).state(index), now, cost)),
-            None => (None, self.shard.read(self.key, |state| machine.earliest(state, now, cost))),
-        }
+        (self.exists(), self.shard.read(self.key, |state| machine.earliest(state, now, cost)))
     }
 
     /// Whether the key has a state. If it was counted in another form, it is in that of
@@ -123,18 +134,6 @@ impl<M: StateMachine<State: Stored>> Counter<'_, M> {
         self.shard.read(self.key, |state| {
             (self.machine.smooth_departure(state, at, cost), self.machine.latest_departure(state, at))
         })
-    }
-
-    /// Commits to the state of a key that is probably at `hint`: an entry moves where
-    /// another tier's state took another form. Returns what [`Self::status`] then would.
-    #[inline]
-    pub(super) fn commit_at(&mut self, hint: usize, (now, at): (u64, u64), cost: u64) -> Option<Versioned> {
-        let table = M::State::table_mut(self.shard);
-        let index = table.find_near(self.key, hint)?;
-        let state = table.state_mut(index);
-        self.machine.commit(state, now, at, cost);
-        state.account(&self.store.log_memory);
-        Some((self.machine.status_of(state, now), self.machine.version(state)))
     }
 
     /// Changes the state, which is created if it does not exist. Returns how many states
@@ -223,14 +222,8 @@ impl<M: StateMachine<State: Stored>> Counter<'_, M> {
         }
     }
 
-    /// The status of the state at `hint`, or else of the key's.
-    #[inline]
-    pub(super) fn status(&self, hint: usize, now: u64) -> Versioned {
-        let (machine, table) = (self.machine, M::State::table(self.shard));
-        let status = |state: &M::State| (machine.status_of(state, now), machine.version(state));
-        match table.and_then(|table| Some(table.state(table.find_near(self.key, hint)?))) {
-            Some(state) => status(state),
-            None => self.shard.read(self.key, status),
-        }
+    /// The status of the key's state.
+    pub(super) fn status(&self, now: u64) -> Versioned {
+        self.shard.read(self.key, |state| (self.machine.status_of(state, now), self.machine.version(state)))
     }
 }

@@ -187,7 +187,7 @@ impl<M: MachineSource> Engine<M> {
             let (units, at) = counter.capacity(most, now, charge.cost);
             let horizon = self.store.horizon(now);
             self.store.release(counter.commit(horizon, (now, at), units));
-            let (status, version) = counter.status(usize::MAX, now);
+            let (status, version) = counter.status(now);
             tier.machine.claim(at, units, now.saturating_add(status.reset), version)
         })
     }

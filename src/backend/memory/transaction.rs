@@ -35,6 +35,10 @@ impl FoundTier {
         matches!(self.location, Location::Missing)
     }
 
+    fn is_reserved(&self) -> bool {
+        matches!(self.location, Location::Reserved)
+    }
+
     /// Whether it is counted by the rule's overflow counter.
     pub(super) fn is_overflow(&self) -> bool {
         matches!(self.location, Location::Overflow)
@@ -56,8 +60,8 @@ pub(super) fn tiers<'c>(charges: &'c [Charge<'c>]) -> impl Iterator<Item = (&'c 
 /// Where a tier's state is.
 #[derive(Clone, Copy, Debug)]
 enum Location {
-    /// In the charge's shard, at this index.
-    At(usize),
+    /// In the charge's shard.
+    Own,
     /// It does not exist.
     Missing,
     /// It does not exist; an entry of the charge's shard is reserved for it.
@@ -110,14 +114,22 @@ impl<'s, M: Machines> Transaction<'s, M> {
         now: u64,
         states: &mut SmallVec<impl Array<Item = TierState>>,
     ) -> bool {
-        let mut found = FoundTiers::new();
-        let is_admitted = self.find_all(charges, now, &mut found)
-            && found.iter().all(|tier| tier.earliest == Some(now))
-            && !charges.iter().any(Charge::is_smooth);
-        if is_admitted {
-            self.commit(charges, (now, now), &found, states);
+        let machines = self.machines;
+        let mut admit = |(charge, tier): (&Charge<'_>, &Tier)| {
+            let machine = machines.of(charge.key, tier);
+            let parts = (self.store, self.shard(charge.key), machine, charge.key.tier(tier.salt));
+            with_counter!(parts, counter => counter.admits(now, charge.cost))
+        };
+        if !tiers(charges).all(&mut admit) {
+            return false;
         }
-        is_admitted
+        for (charge, tier) in tiers(charges) {
+            let machine = machines.of(charge.key, tier);
+            let parts = (self.store, self.shard(charge.key), machine, charge.key.tier(tier.salt));
+            let status = with_counter!(parts, counter => counter.commit_now(now, charge.cost));
+            states.extend(status.map(|status| TierState::new(status, false)));
+        }
+        true
     }
 
     /// The shard of a key, among those locked.
@@ -152,9 +164,9 @@ impl<'s, M: Machines> Transaction<'s, M> {
         for (charge, tier) in tiers(charges) {
             let machine = machines.of(charge.key, tier);
             let parts = (self.store, self.shard(charge.key), machine, charge.key.tier(tier.salt));
-            let (index, earliest) = with_counter!(parts, counter => counter.look(now, charge.cost, bound));
-            complete &= index.is_some() || earliest.is_none() || charge.cost == 0;
-            found.push(FoundTier { location: index.map_or(Location::Missing, Location::At), earliest });
+            let (has_entry, earliest) = with_counter!(parts, counter => counter.look(now, charge.cost, bound));
+            complete &= has_entry || earliest.is_none() || charge.cost == 0;
+            found.push(FoundTier { location: if has_entry { Location::Own } else { Location::Missing }, earliest });
         }
         complete
     }
@@ -225,7 +237,6 @@ impl<'s, M: Machines> Transaction<'s, M> {
     }
 
     /// Charges all tiers at `now`, for a departure at `at`. Adds their status to `states`.
-    #[inline]
     pub(super) fn commit(
         &mut self,
         charges: &[Charge<'_>],
@@ -237,43 +248,26 @@ impl<'s, M: Machines> Transaction<'s, M> {
         if at > now {
             self.store.record_wait(at - now);
         }
-        for ((charge, tier), found) in tiers(charges).zip(found) {
-            if let Location::At(index) = found.location {
-                let machine = machines.of(charge.key, tier);
-                let parts = (self.store, self.shard(charge.key), machine, charge.key.tier(tier.salt));
-                let committed = with_counter!(parts, counter => counter.commit_at(index, (now, at), charge.cost));
-                if let Some(status) = committed {
-                    states.push(TierState::new(status, found.earliest != Some(now)));
-                }
-            }
-        }
-        if states.len() < found.len() {
-            states.clear();
-            self.commit_new(charges, (now, at), found);
-            self.read(charges, now, found, states);
-        }
-    }
-
-    /// Charges the tiers without a state, after all others: inserting moves entries.
-    #[cold]
-    fn commit_new(&mut self, charges: &[Charge<'_>], (now, at): (u64, u64), found: &FoundTiers) {
-        let machines = self.machines;
-        for ((charge, tier), found) in tiers(charges).zip(found) {
-            let is_reserved = matches!(found.location, Location::Reserved);
-            if is_reserved || found.is_overflow() {
-                let horizon = if is_reserved { self.store.horizon(now) } else { now };
+        // New states come last: to insert one may drop those that are idle.
+        for is_reserved in [false, true] {
+            let horizon = if is_reserved { self.store.horizon(now) } else { now };
+            let all = tiers(charges).zip(found);
+            for ((charge, tier), found) in
+                all.filter(|(_, found)| !found.is_missing() && found.is_reserved() == is_reserved)
+            {
                 let (store, shard, key) = self.counted(charge, found);
                 let parts = (store, shard, machines.of(key, tier), key.tier(tier.salt));
                 let dropped = with_counter!(parts, counter => counter.commit(horizon, (now, at), charge.cost));
                 self.store.release(if is_reserved { dropped } else { 0 });
             }
         }
+        self.read(charges, now, found, states);
     }
 
     /// Charges nothing, and releases reserved entries.
     #[inline]
     pub(super) fn release(&self, found: &[FoundTier]) {
-        self.store.release(found.iter().filter(|found| matches!(found.location, Location::Reserved)).count());
+        self.store.release(found.iter().filter(|found| found.is_reserved()).count());
     }
 
     /// Adds the status of each tier now to `states`.
@@ -287,10 +281,9 @@ impl<'s, M: Machines> Transaction<'s, M> {
     ) {
         let machines = self.machines;
         for ((charge, tier), found) in tiers(charges).zip(found) {
-            let hint = if let Location::At(index) = found.location { index } else { usize::MAX };
             let (store, shard, key) = self.counted(charge, found);
             let parts = (store, shard, machines.of(key, tier), key.tier(tier.salt));
-            let status = with_counter!(parts, counter => counter.status(hint, now));
+            let status = with_counter!(parts, counter => counter.status(now));
             let state = TierState::new(status, found.earliest != Some(now));
             states.push(TierState { shared: found.is_overflow(), ..state });
         }
