@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use super::{
     counter::{Versioned, with_counter},
+    key_tiers::KeyTiers,
     machine_source::{FullQuota, MachineSource, Machines},
     transaction::{FoundTier, FoundTiers, Transaction, counted_key, tiers},
 };
@@ -104,11 +105,18 @@ impl<M: MachineSource> Engine<M> {
         })
     }
 
-    /// Charges several tiers, if each has a state that admits the request at `now`.
+    /// Charges several tiers, if each has a state that admits the request at `now`. One key
+    /// needs no list of locks.
     #[inline(never)]
-    fn charge_all_now(&self, charges: &[Charge<'_>], now: u64, states: &mut SmallVec<[TierState; 4]>) -> bool {
+    fn charge_tiers(&self, charges: &[Charge<'_>], now: u64, states: &mut ImmediateStates) -> bool {
         self.source.with(charges, now, |machines| {
-            let is_charged = Transaction::new(machines, &self.store, charges).charge_now(charges, now, states);
+            let is_charged = match charges {
+                [charge] => {
+                    let tiers = KeyTiers { store: &self.store, machines, charge, now };
+                    tiers.charge(&mut self.store.lock(self.store.shard_of(charge.key)), states)
+                }
+                _ => Transaction::new(machines, &self.store, charges).charge_now(charges, now, states),
+            };
             if is_charged {
                 count_asked(machines, charges);
             }
@@ -135,16 +143,15 @@ impl<M: MachineSource> InProcessEngine for Engine<M> {
     }
 
     fn charge_now(&self, charges: &[Charge<'_>], now: Timestamp, states: &mut ImmediateStates) -> bool {
-        let ImmediateStates(states) = states;
         if let [charge] = charges
             && let [tier] = charge.tiers()
         {
             let Some(status) = self.charge_tier(tier, charge.key, charge.cost, now) else { return false };
-            states.push(TierState::new(status, false));
+            states.0.push(TierState::new(status, false));
             return true;
         }
         self.store.record_time(now.as_nanos());
-        self.charge_all_now(charges, now.as_nanos(), states)
+        self.charge_tiers(charges, now.as_nanos(), states)
     }
 
     fn is_last(&self, receipt: &Receipt, now: Timestamp) -> bool {

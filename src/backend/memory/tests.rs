@@ -70,7 +70,6 @@ impl<M: MachineSource> Bench<M> {
     }
 
     /// Whether a request whose counters exist is charged at once.
-    #[cfg(tower_ratelimit_loom)]
     fn charge_existing(&self, request: &Descriptor<'_>, now: u64) -> bool {
         self.with_charges(request, |charges| {
             InProcessEngine::charge_now(&self.engine, charges, Timestamp::from_nanos(now), &mut Default::default())
@@ -147,5 +146,26 @@ fn what_the_last_tier_rejects_is_charged_to_none() {
         assert!(bench.take("acme", 1, NOW).is_none());
         let tiers = bench.ask(&Descriptor::new("/").tenant("acme").cost(0), NOW, 0).0.tiers;
         assert_eq!(tiers.iter().map(|tier| tier.remaining).collect::<Vec<_>>(), [7, 7, 0], "{algorithm:?}");
+    }
+}
+
+#[test]
+fn tiers_with_counters_are_charged_together_or_not_at_all() {
+    for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog] {
+        let wide = Quota::per_day(9).algorithm(algorithm);
+        let narrow = Rule::new("narrow").tier(wide).tier(Quota::per_hour(2).algorithm(algorithm));
+        for policy in
+            [Policy::new().rule(narrow.clone()), Policy::new().rule(Rule::new("wide").tier(wide)).rule(narrow)]
+        {
+            let (bench, request) = (Bench::new(policy), Descriptor::new("/").tenant("acme"));
+            assert!(!bench.charge_existing(&request, NOW));
+            assert!(bench.take("acme", 1, NOW).is_some());
+            assert!(bench.charge_existing(&request, NOW));
+            assert!(!bench.charge_existing(&request, NOW));
+            let tiers = bench.ask(&Descriptor::new("/").tenant("acme").cost(0), NOW, 0).0.tiers;
+            let remaining: Vec<_> = tiers.iter().map(|tier| tier.remaining).collect();
+            assert!(remaining.ends_with(&[7, 0]), "{algorithm:?}: {remaining:?}");
+            assert!(remaining.iter().all(|left| [7, 0].contains(left)), "{algorithm:?}: {remaining:?}");
+        }
     }
 }

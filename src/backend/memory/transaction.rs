@@ -8,10 +8,14 @@ use smallvec::{Array, SmallVec};
 
 use super::{
     counter::{Entry, with_counter},
+    key_tiers::KeyTiers,
     machine_source::Machines,
 };
 use crate::{
-    backend::{outcome::TierState, request::Request},
+    backend::{
+        outcome::{ImmediateStates, TierState},
+        request::Request,
+    },
     fingerprint::Fingerprint,
     policy::{Tier, charge::Charge},
     store::{Guard, Shard, Store},
@@ -106,28 +110,20 @@ impl<'s, M: Machines> Transaction<'s, M> {
     }
 
     /// Charges all tiers, if each has a state that admits the cost at `now`; else charges
-    /// nothing. Adds their status to `states`.
-    #[inline]
-    pub(super) fn charge_now(
-        &mut self,
-        charges: &[Charge<'_>],
-        now: u64,
-        states: &mut SmallVec<impl Array<Item = TierState>>,
-    ) -> bool {
-        let machines = self.machines;
-        let mut admit = |(charge, tier): (&Charge<'_>, &Tier)| {
-            let machine = machines.of(charge.key, tier);
-            let parts = (self.store, self.shard(charge.key), machine, charge.key.tier(tier.salt));
-            with_counter!(parts, counter => counter.admits(now, charge.cost))
-        };
-        if !tiers(charges).all(&mut admit) {
+    /// nothing. Adds the status of each to `states`.
+    pub(super) fn charge_now(&mut self, charges: &[Charge<'_>], now: u64, states: &mut ImmediateStates) -> bool {
+        let (store, machines) = (self.store, self.machines);
+        let Some((first, others)) = charges.split_first() else { return true };
+        for charge in others {
+            if !(KeyTiers { store, machines, charge, now }).admit(charge.tiers, self.shard(charge.key)) {
+                return false;
+            }
+        }
+        if !(KeyTiers { store, machines, charge: first, now }).charge(self.shard(first.key), states) {
             return false;
         }
-        for (charge, tier) in tiers(charges) {
-            let machine = machines.of(charge.key, tier);
-            let parts = (self.store, self.shard(charge.key), machine, charge.key.tier(tier.salt));
-            let status = with_counter!(parts, counter => counter.commit_now(now, charge.cost));
-            states.extend(status.map(|status| TierState::new(status, false)));
+        for charge in others {
+            KeyTiers { store, machines, charge, now }.commit(charge.tiers, self.shard(charge.key), states);
         }
         true
     }
@@ -251,10 +247,8 @@ impl<'s, M: Machines> Transaction<'s, M> {
         // New states come last: to insert one may drop those that are idle.
         for is_reserved in [false, true] {
             let horizon = if is_reserved { self.store.horizon(now) } else { now };
-            let all = tiers(charges).zip(found);
-            for ((charge, tier), found) in
-                all.filter(|(_, found)| !found.is_missing() && found.is_reserved() == is_reserved)
-            {
+            let is_next = |found: &FoundTier| !found.is_missing() && found.is_reserved() == is_reserved;
+            for ((charge, tier), found) in tiers(charges).zip(found).filter(|(_, found)| is_next(found)) {
                 let (store, shard, key) = self.counted(charge, found);
                 let parts = (store, shard, machines.of(key, tier), key.tier(tier.salt));
                 let dropped = with_counter!(parts, counter => counter.commit(horizon, (now, at), charge.cost));
