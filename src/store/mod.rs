@@ -113,7 +113,10 @@ impl Store {
     }
 
     /// Locks the shards of some keys. Each comes with its index.
-    pub(crate) fn lock_all(&self, keys: impl Iterator<Item = Fingerprint>) -> SmallVec<[(usize, Guard<'_>); 2]> {
+    pub(crate) fn lock_all(
+        &self,
+        keys: impl Iterator<Item = Fingerprint> + Clone,
+    ) -> SmallVec<[(usize, Guard<'_>); 2]> {
         self.shards.lock_all(keys)
     }
 

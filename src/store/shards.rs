@@ -28,15 +28,18 @@ impl<T: Default> Shards<T> {
         self.0[index].0.lock()
     }
 
-    /// Locks the shards of some keys.
-    pub(super) fn lock_all(&self, keys: impl Iterator<Item = Fingerprint>) -> SmallVec<[(usize, Guard<'_, T>); 2]> {
-        let (mut indexes, mut locked) = (SmallVec::<[usize; 4]>::new(), SmallVec::new());
-        keys.for_each(|key| indexes.push(self.index_of(key)));
-        if indexes.len() > 1 {
-            indexes.sort_unstable();
-            indexes.dedup();
+    /// Locks the shards of some keys, each once.
+    pub(super) fn lock_all(
+        &self,
+        keys: impl Iterator<Item = Fingerprint> + Clone,
+    ) -> SmallVec<[(usize, Guard<'_, T>); 2]> {
+        let indexes = keys.map(|key| self.index_of(key));
+        let mut locked = SmallVec::new();
+        let mut next = indexes.clone().min();
+        while let Some(index) = next {
+            locked.push((index, self.lock(index)));
+            next = indexes.clone().filter(|other| *other > index).min();
         }
-        indexes.iter().for_each(|index| locked.push((*index, self.lock(*index))));
         locked
     }
 }
