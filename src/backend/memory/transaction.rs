@@ -4,7 +4,7 @@
 //! Invariant: locks are taken in ascending order of their shards, the overflow
 //! shard last. Entries that were reserved are used or released.
 
-use smallvec::{Array, SmallVec};
+use smallvec::SmallVec;
 
 use super::{
     counter::{Entry, with_counter},
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     backend::{
-        outcome::{ImmediateStates, TierState},
+        outcome::{ImmediateStates, TierState, TierStates},
         request::Request,
     },
     fingerprint::Fingerprint,
@@ -142,7 +142,6 @@ impl<'s, M: Machines> Transaction<'s, M> {
     }
 
     /// The store, the shard and the key, without its tier, of what counts a found tier.
-    #[inline]
     fn counted(&mut self, charge: &Charge<'_>, found: &FoundTier) -> (&'s Store, &mut Shard, Fingerprint) {
         if found.is_overflow() {
             let overflow = self.overflow.get_or_insert_with(|| self.store.lock_overflow());
@@ -152,7 +151,6 @@ impl<'s, M: Machines> Transaction<'s, M> {
     }
 
     /// Looks all tiers up. Returns whether each has an entry, or needs none.
-    #[inline]
     pub(super) fn find_all(&mut self, charges: &[Charge<'_>], now: u64, found: &mut FoundTiers) -> bool {
         let machines = self.machines;
         let bound = self.store.bound_after_set_back(now);
@@ -238,7 +236,7 @@ impl<'s, M: Machines> Transaction<'s, M> {
         charges: &[Charge<'_>],
         (now, at): (u64, u64),
         found: &FoundTiers,
-        states: &mut SmallVec<impl Array<Item = TierState>>,
+        states: &mut TierStates,
     ) {
         let machines = self.machines;
         if at > now {
@@ -259,20 +257,12 @@ impl<'s, M: Machines> Transaction<'s, M> {
     }
 
     /// Charges nothing, and releases reserved entries.
-    #[inline]
     pub(super) fn release(&self, found: &[FoundTier]) {
         self.store.release(found.iter().filter(|found| found.is_reserved()).count());
     }
 
     /// Adds the status of each tier now to `states`.
-    #[cold]
-    pub(super) fn read(
-        &mut self,
-        charges: &[Charge<'_>],
-        now: u64,
-        found: &FoundTiers,
-        states: &mut SmallVec<impl Array<Item = TierState>>,
-    ) {
+    pub(super) fn read(&mut self, charges: &[Charge<'_>], now: u64, found: &FoundTiers, states: &mut TierStates) {
         let machines = self.machines;
         for ((charge, tier), found) in tiers(charges).zip(found) {
             let (store, shard, key) = self.counted(charge, found);
