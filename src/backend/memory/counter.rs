@@ -73,14 +73,21 @@ impl<M: StateMachine<State: Stored>> Counter<'_, M> {
         self.shard.locate::<M::State>(self.key)
     }
 
-    /// Charges a state that exists, if it admits the cost at once. Always inlined: a call
+    /// Charges a state that exists, or is not needed, if it admits the cost at once. Always inlined: a call
     /// passes all its parts through memory.
     #[inline(always)]
     pub(super) fn try_charge(&mut self, now: u64, cost: u64) -> Option<Versioned> {
-        let state = self.shard.state_mut(self.key)?;
+        let Some(state) = self.shard.state_mut(self.key) else { return self.charge_nothing(now, cost) };
         let status = self.machine.charge(state, now, cost)?;
         state.account(&self.store.log_memory);
         Some((status, self.machine.version(state)))
+    }
+
+    /// A cost of 0 needs no state: a state that does not exist is as a new one.
+    #[cold]
+    fn charge_nothing(&self, now: u64, cost: u64) -> Option<Versioned> {
+        let is_admitted = cost == 0 && self.shard.read(self.key, |state| self.machine.admits(state, now, cost));
+        is_admitted.then(|| self.status(now))
     }
 
     /// The state, whether it has an entry or was displaced.
@@ -91,16 +98,19 @@ impl<M: StateMachine<State: Stored>> Counter<'_, M> {
         }
     }
 
-    /// Whether a state that exists admits the cost at once.
+    /// Whether a state that exists, or is not needed, admits the cost at once.
     #[inline]
     pub(super) fn admits(&mut self, now: u64, cost: u64) -> bool {
-        self.shard.state_mut(self.key).is_some_and(|state| self.machine.admits(state, now, cost))
+        match self.shard.state_mut(self.key) {
+            Some(state) => self.machine.admits(state, now, cost),
+            None => self.charge_nothing(now, cost).is_some(),
+        }
     }
 
-    /// Commits a cost that a state admits at once. `None` if there is no state.
+    /// Commits a cost that was admitted at once.
     #[inline]
     pub(super) fn commit_now(&mut self, now: u64, cost: u64) -> Option<Versioned> {
-        let state = self.shard.state_mut(self.key)?;
+        let Some(state) = self.shard.state_mut(self.key) else { return self.charge_nothing(now, cost) };
         self.machine.commit(state, now, now, cost);
         state.account(&self.store.log_memory);
         Some((self.machine.status_of(state, now), self.machine.version(state)))

@@ -19,7 +19,7 @@ pub(super) struct KeyTiers<'c, M> {
 }
 
 impl<M: Machines> KeyTiers<'_, M> {
-    /// Charges all tiers, if each has a state that admits the cost now; else charges nothing.
+    /// Charges all tiers, if each has a state that admits the cost now, or needs none; else charges nothing.
     /// The charge of the first is its own check. Adds the status of each to `states`.
     #[inline]
     pub(super) fn charge(&self, shard: &mut Shard, states: &mut ImmediateStates) -> bool {
@@ -35,7 +35,7 @@ impl<M: Machines> KeyTiers<'_, M> {
         true
     }
 
-    /// Whether each of these tiers has a state that admits the cost now.
+    /// Whether each of these tiers has a state that admits the cost now, or needs none.
     #[inline]
     pub(super) fn admit(&self, tiers: &[Tier], shard: &mut Shard) -> bool {
         let Charge { key, cost, .. } = *self.charge;

@@ -169,3 +169,19 @@ fn tiers_with_counters_are_charged_together_or_not_at_all() {
         }
     }
 }
+
+#[test]
+fn a_cost_of_0_is_admitted_at_once_where_nothing_is_counted() {
+    let wide = Quota::per_day(9);
+    let others =
+        [Rule::new("one").unit("tokens").tier(wide), Rule::new("two").unit("bytes").tier(wide).tier(wide.burst(3))];
+    for other in others {
+        let bench = Bench::new(Policy::new().rule(Rule::new("calls").tier(wide)).rule(other));
+        let request = Descriptor::new("/").tenant("acme");
+        assert!(!bench.charge_existing(&request, NOW));
+        assert!(bench.take("acme", 1, NOW).is_some());
+        assert!(bench.charge_existing(&request, NOW));
+    }
+    let bench = Bench::new(Policy::new().rule(Rule::new("calls").tier(wide)));
+    assert!(bench.charge_existing(&Descriptor::new("/").tenant("acme").cost(0), NOW));
+}

@@ -244,9 +244,10 @@ impl<'s, M: Machines> Transaction<'s, M> {
         }
         // New states come last: to insert one may drop those that are idle.
         for is_reserved in [false, true] {
-            let horizon = if is_reserved { self.store.horizon(now) } else { now };
             let is_next = |found: &FoundTier| !found.is_missing() && found.is_reserved() == is_reserved;
             for ((charge, tier), found) in tiers(charges).zip(found).filter(|(_, found)| is_next(found)) {
+                // Each that is inserted may make room for the next.
+                let horizon = if is_reserved { self.store.horizon(now) } else { now };
                 let (store, shard, key) = self.counted(charge, found);
                 let parts = (store, shard, machines.of(key, tier), key.tier(tier.salt));
                 let dropped = with_counter!(parts, counter => counter.commit(horizon, (now, at), charge.cost));
