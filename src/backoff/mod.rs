@@ -30,7 +30,7 @@ use crate::{
 /// failed item replaces the one whose wait ended first or ends next, so idle
 /// items are replaced first. Items without failures take no memory. An item is what is
 /// hashed, such as a name or a number, and is kept as 64 bits of a hash that is seeded at
-/// random.
+/// random. So use one type: `7_u32` and `7_u64` are two items.
 ///
 /// [`Backoff::acquire`] combines it with any limiter: the longer wait of both
 /// counts.
@@ -148,15 +148,17 @@ impl Backoff {
 
     /// Records a success, which resets the item.
     pub fn succeeded(&self, item: &(impl Hash + ?Sized)) {
+        let item = self.hasher.hash_one(item);
         let mut failed = self.lock();
-        if let Some(known) = failed.items.remove(&self.hasher.hash_one(item)) {
+        if let Some(known) = failed.items.remove(&item) {
             failed.ends.remove(&(known.until, known.number));
         }
     }
 
     /// The item's failures in a row, as far as they are remembered.
     pub fn failures(&self, item: &(impl Hash + ?Sized)) -> u32 {
-        self.lock().items.get(&self.hasher.hash_one(item)).map_or(0, |item| item.failures)
+        let item = self.hasher.hash_one(item);
+        self.lock().items.get(&item).map_or(0, |item| item.failures)
     }
 
     /// The wait that is left. It never exceeds the wait at the time of the
@@ -169,12 +171,12 @@ impl Backoff {
     /// The wait that is left, and the number of its failure. `None` if it is
     /// over.
     fn left(&self, item: &(impl Hash + ?Sized)) -> Option<(Duration, u64)> {
+        let item = self.hasher.hash_one(item);
         let mut failed = self.lock();
         let Failed { items, ends, .. } = &mut *failed;
         // Read under the lock, so that it is not before the failure, unless the
         // clock was set back.
         let now = self.clock.now();
-        let item = self.hasher.hash_one(item);
         let known = items.get_mut(&item)?;
         if now.saturating_add(known.delay) < known.until {
             // The clock was set back: the wait restarts.
