@@ -197,7 +197,7 @@ impl SystemClock {
             counter,
             anchor: AnchorCell::default(),
         };
-        clock.anchor.update(|_| Anchor::new(clock.read()));
+        clock.anchor.update(|_| Some(Anchor::new(clock.read())));
         clock
     }
 
@@ -230,17 +230,11 @@ impl SystemClock {
         (elapsed < anchor.next_check).then(|| Timestamp(anchor.time_at(elapsed)))
     }
 
-    /// Compares the clocks, if that is due. While the anchor is replaced nothing is: who
-    /// only meets a write writes nothing.
     #[cold]
     fn compare(&self) {
-        let is_due = self.anchor.read().is_some_and(|anchor| self.elapsed() >= anchor.next_check);
-        if !is_due {
-            return std::thread::yield_now();
-        }
         self.anchor.update(|anchor| {
             let reading = self.read();
-            if reading.elapsed < anchor.next_check { anchor } else { anchor.follow(reading) }
+            (reading.elapsed >= anchor.next_check).then(|| anchor.follow(reading))
         });
     }
 }

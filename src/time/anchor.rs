@@ -104,10 +104,12 @@ impl AnchorCell {
         Anchor { elapsed, monotonic, time, slow_for, next_check }
     }
 
-    /// Replaces the anchor. If another thread is doing so, it only lets that go on.
-    pub(super) fn update(&self, replace: impl FnOnce(Anchor) -> Anchor) {
+    /// Replaces the anchor, unless `replace` keeps it: a reader that only met a write writes
+    /// nothing. While another thread does so, it only yields.
+    pub(super) fn update(&self, replace: impl FnOnce(Anchor) -> Option<Anchor>) {
         let Ok(_writing) = self.writing.try_lock() else { return std::thread::yield_now() };
-        let Anchor { elapsed, monotonic, time, slow_for, next_check } = replace(self.load());
+        let Some(anchor) = replace(self.load()) else { return };
+        let Anchor { elapsed, monotonic, time, slow_for, next_check } = anchor;
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
