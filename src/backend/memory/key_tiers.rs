@@ -1,7 +1,7 @@
 //! Charges the tiers of a key that admit a request now: [`KeyTiers`].
 //!
-//! It creates no state and finds no later time: the engine decides anew what is not charged
-//! here. Invariant: all tiers are charged, or none.
+//! It creates no state and finds no later time: the engine decides again what is not
+//! charged here. Invariant: all tiers are charged, or none.
 
 use super::{counter::with_counter, machine_source::Machines};
 use crate::{
