@@ -1,4 +1,4 @@
-use super::*;
+use super::super::*;
 
 #[test]
 fn raw_readings_are_scaled_as_the_monotonic_clock_does() {

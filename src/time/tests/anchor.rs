@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::*;
+use super::super::*;
 
 const SECOND: u64 = CHECK_INTERVAL;
 const MILLISECOND: u64 = 1_000_000;
