@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use super::bench::{Bench, Fixture, rule};
+use super::suite::{Bench, Fixture, rule};
 use crate::{
     decision::RateLimitedKind,
     descriptor::{Descriptor, Tenant},

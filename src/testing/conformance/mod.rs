@@ -7,14 +7,13 @@
 //! [`Suite`] for one with a clock of its own, or with a cap on its keys.
 
 mod admission;
-mod bench;
 mod suite;
 mod waits;
 
 use std::{any::Any, thread};
 
-use self::bench::{Executor, Fixture};
 pub use self::suite::Suite;
+use self::suite::{Executor, Fixture};
 use crate::backend::Backend;
 
 type Check = fn(&Fixture<'_>);

@@ -1,11 +1,36 @@
-//! The settings of the conformance suite: [`Suite`].
+//! What every check uses: the settings of the suite ([`Suite`]), a limiter on a new
+//! backend, with time to advance ([`Bench`]), and paused time that waits for backends
+//! behind a network ([`Remote`]).
+//!
+//! Invariant: a failure of the backend never counts as a rejection.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    cell::Cell,
+    error::Error,
+    fmt,
+    pin::pin,
+    sync::{Arc, mpsc},
+    task::{Context, Poll, Waker},
+    thread,
+    time::Duration,
+};
+
+use tokio::{
+    runtime::{Builder, Handle, Runtime},
+    task::spawn_blocking,
+    time::Instant,
+};
 
 use crate::{
-    backend::Backend,
-    policy::{Consistency, Policy},
+    backend::{Backend, Decide, Receipt, Request},
+    decision::{Decision, RateLimited, RateLimitedKind},
+    descriptor::Descriptor,
+    error::BackendErrorKind,
+    limiter::{Permit, RateLimiter},
+    policy::{Consistency, FailureMode, Policy, Rule},
     quota::Algorithm,
+    testing::ManualClock,
+    time::Timestamp,
 };
 
 /// The conformance suite, with settings.
@@ -114,9 +139,7 @@ impl Suite {
         self.consistency = consistency;
         self
     }
-}
 
-impl Suite {
     /// The policy with all rules at the level that is checked.
     pub(super) fn at_level(&self, mut policy: Policy) -> Policy {
         policy.rules.iter_mut().for_each(|rule| rule.consistency = self.consistency);
@@ -127,5 +150,248 @@ impl Suite {
 impl fmt::Debug for Suite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Suite").finish_non_exhaustive()
+    }
+}
+
+/// Where futures run that are not ready at once.
+pub(super) enum Executor {
+    Callers(Handle),
+    Own(Runtime),
+}
+
+impl Executor {
+    pub(super) fn of_caller() -> Self {
+        match Handle::try_current() {
+            Ok(handle) => Self::Callers(handle),
+            Err(_) => Self::Own(Builder::new_current_thread().enable_all().build().expect("a runtime")),
+        }
+    }
+
+    fn block_on<F: Future>(&self, future: F) -> F::Output {
+        match self {
+            Self::Callers(handle) => handle.block_on(future),
+            Self::Own(runtime) => runtime.block_on(future),
+        }
+    }
+
+    /// Polls once without the runtime, so that threads with a ready answer
+    /// reach the backend at the same time.
+    fn answer<F: Future>(&self, future: F) -> F::Output {
+        let _guard = match self {
+            Self::Callers(handle) => handle.enter(),
+            Self::Own(runtime) => runtime.enter(),
+        };
+        let mut future = pin!(future);
+        match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(answer) => answer,
+            Poll::Pending => self.block_on(future),
+        }
+    }
+}
+
+/// What a check runs on.
+pub(super) struct Fixture<'s> {
+    pub(super) suite: &'s Suite,
+    pub(super) executor: &'s Executor,
+}
+
+/// A limiter on a backend under test.
+pub(super) struct Bench<'s> {
+    pub(super) limiter: RateLimiter,
+    fixture: &'s Fixture<'s>,
+    /// Unused where time is real.
+    clock: ManualClock,
+    made: Instant,
+}
+
+impl Fixture<'_> {
+    /// Waits until refunds have arrived.
+    pub(super) fn settle(&self) {
+        pause(self.suite.lag);
+    }
+
+    /// The algorithms that admit bursts.
+    pub(super) fn bursting(&self) -> impl Iterator<Item = Algorithm> {
+        self.suite.algorithms.iter().copied().filter(|algorithm| *algorithm != Algorithm::LeakyBucket)
+    }
+
+    /// A limiter on a new backend.
+    pub(super) fn bench(&self, policy: Policy) -> Bench<'_> {
+        self.bench_on((self.suite.make)(), policy)
+    }
+
+    pub(super) fn bench_on(&self, backend: Arc<dyn Backend>, policy: Policy) -> Bench<'_> {
+        let clock = ManualClock::new();
+        let builder = RateLimiter::builder().policy(self.suite.at_level(policy)).backend(backend);
+        let builder = if self.suite.real_time.is_some() { builder } else { builder.clock(clock.clone()) };
+        Bench { limiter: builder.build().expect("a valid policy"), fixture: self, clock, made: Instant::now() }
+    }
+}
+
+impl Bench<'_> {
+    fn answer<F: Future>(&self, future: F) -> F::Output {
+        self.fixture.executor.answer(future)
+    }
+
+    /// Decides a request that does not wait.
+    pub(super) fn ask(&self, request: &Descriptor<'_>) -> Decision {
+        answered(self.answer(self.limiter.check(request)))
+    }
+
+    /// Asks without charging; `None` if the backend does not support it.
+    pub(super) fn peek(&self, request: &Descriptor<'_>) -> Option<Decision> {
+        let decision = self.answer(self.limiter.peek(request));
+        (decision.rejection() != Some(RateLimitedKind::BackendUnavailable)).then_some(decision)
+    }
+
+    /// Forgets what was used, and returns how many counters that was; `None` if the backend
+    /// does not support it.
+    pub(super) fn reset(&self, request: &Descriptor<'_>) -> Option<u64> {
+        match self.answer(self.limiter.reset(request)) {
+            Ok(forgotten) => Some(forgotten),
+            Err(error) if error.kind() == BackendErrorKind::Unsupported => None,
+            Err(error) => panic!("the backend failed: {error}"),
+        }
+    }
+
+    /// The number of admitted requests out of `tries`.
+    pub(super) fn admits(&self, request: &Descriptor<'_>, tries: usize) -> usize {
+        (0..tries).filter(|_| self.ask(request).is_allowed()).count()
+    }
+
+    /// As [`admits`](Self::admits), at cost 1.
+    pub(super) fn admitted(&self, path: &str, tenant: &str, tries: usize) -> usize {
+        self.admits(&Descriptor::new(path).tenant(tenant), tries)
+    }
+
+    /// Acquires a permit without waiting.
+    pub(super) fn take(&self, request: &Descriptor<'_>) -> Result<Permit, RateLimited> {
+        self.answer(self.limiter.acquire(request, Duration::ZERO))
+    }
+
+    /// Advances the time. Real time passes for the tolerance longer, since
+    /// later checks depend on it.
+    #[allow(clippy::disallowed_methods, reason = "a backend's own clock cannot be advanced by hand")]
+    pub(super) fn pass(&self, duration: Duration) {
+        match self.fixture.suite.real_time {
+            None => self.clock.advance(duration),
+            Some(tolerance) => {
+                let duration = duration.saturating_add(tolerance);
+                self.fixture.executor.block_on(async { tokio::time::sleep(duration).await });
+            }
+        }
+    }
+
+    /// Sets manual time.
+    pub(super) fn set(&self, time: Timestamp) {
+        self.clock.set(time);
+    }
+
+    /// Whether the time is manual, so that every moment can be checked.
+    pub(super) fn is_exact(&self) -> bool {
+        self.fixture.suite.real_time.is_none()
+    }
+
+    /// How much earlier than promised a request may be admitted: real time has passed
+    /// since the first one.
+    pub(super) fn tolerance(&self) -> Duration {
+        self.fixture.suite.real_time.map_or(Duration::ZERO, |tolerance| tolerance + self.made.elapsed())
+    }
+}
+
+/// Checks that the backend answered.
+fn answered(decision: Decision) -> Decision {
+    if decision.rejection() == Some(RateLimitedKind::BackendUnavailable) {
+        let rejected = decision.into_result().err();
+        let cause = rejected.as_ref().and_then(Error::source).map(ToString::to_string).unwrap_or_default();
+        panic!("the backend failed: {cause}");
+    }
+    decision
+}
+
+/// A rule that fails closed, so that a backend failure shows.
+pub(super) fn rule(id: &str) -> Rule {
+    Rule::new(format!("conformance-{id}")).on_backend_failure(FailureMode::Closed)
+}
+
+thread_local! {
+    /// The pending answers for this thread.
+    static PENDING: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The longest time for an answer.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
+/// The interval between two polls.
+const POLL_INTERVAL: Duration = Duration::from_micros(50);
+
+/// Stops paused time while an answer is pending. Otherwise time would jump to
+/// the next timer, which is the deadline of the call.
+#[derive(Debug)]
+pub(super) struct Remote(pub(super) Arc<dyn Backend>);
+
+impl Backend for Remote {
+    fn decide(&self, request: &Request<'_>) -> Decide {
+        match self.0.decide(request) {
+            Decide::Later(answering) => {
+                // Time stops at once, not when the future is polled.
+                let stopped = StoppedTime::new();
+                Decide::later(async move {
+                    let answer = answering.await;
+                    drop(stopped);
+                    answer
+                })
+            }
+            now => now,
+        }
+    }
+
+    fn refund(&self, receipt: &Receipt, now: Timestamp) {
+        self.0.refund(receipt, now);
+    }
+
+    fn inner(&self) -> Option<&dyn Backend> {
+        Some(&*self.0)
+    }
+}
+
+/// Blocks a thread of the runtime, which stops paused time.
+struct StoppedTime {
+    _ends_when_dropped: mpsc::Sender<()>,
+}
+
+impl StoppedTime {
+    fn new() -> Self {
+        let (sender, receiver) = mpsc::channel();
+        spawn_blocking(move || receiver.recv());
+        PENDING.set(PENDING.get() + 1);
+        Self { _ends_when_dropped: sender }
+    }
+}
+
+impl Drop for StoppedTime {
+    fn drop(&mut self) {
+        PENDING.set(PENDING.get() - 1);
+    }
+}
+
+/// Polls until a value is found, or no answer is pending on this thread.
+pub(super) fn settled<T>(mut poll: impl FnMut() -> Option<T>) -> Option<T> {
+    let mut left = LONGEST_WAIT;
+    loop {
+        let found = poll();
+        if found.is_some() || PENDING.get() == 0 || left.is_zero() {
+            return found;
+        }
+        left = left.saturating_sub(POLL_INTERVAL);
+        pause(POLL_INTERVAL);
+    }
+}
+
+/// Lets real time pass, whatever clock the limiter uses.
+#[allow(clippy::disallowed_methods, reason = "nothing signals that a network has delivered a message")]
+fn pause(duration: Duration) {
+    if !duration.is_zero() {
+        thread::sleep(duration);
     }
 }

@@ -20,7 +20,7 @@ use tokio::{
     time::{Instant, advance},
 };
 
-use super::bench::{Fixture, Remote, rule, settled};
+use super::suite::{Fixture, Remote, rule, settled};
 use crate::{
     decision::{RateLimited, RateLimitedKind},
     descriptor::Descriptor,
