@@ -17,7 +17,6 @@ mod shard;
 #[cfg(feature = "redis")]
 mod sharded;
 mod shards;
-mod sync;
 mod table;
 
 use std::sync::{Arc, atomic::Ordering};
@@ -26,11 +25,10 @@ use smallvec::SmallVec;
 
 #[cfg(feature = "redis")]
 pub(crate) use self::sharded::{Evictable, ShardedTable};
-use self::{shard::SEARCH_WHEN_FULL, sync::AtomicU64};
+use self::{shard::SEARCH_WHEN_FULL, shards::AtomicU64};
 pub(crate) use self::{
     shard::{Shard, Stored},
-    shards::Shards,
-    sync::{Lock, Padded},
+    shards::{Lock, Padded, Shards},
 };
 use crate::{algorithm::LogMemory, fingerprint::Fingerprint, observe::Gauge};
 
@@ -83,7 +81,7 @@ pub(crate) struct Store {
     max_states: usize,
 }
 
-pub(crate) type Guard<'s> = sync::Guard<'s, Shard>;
+pub(crate) type Guard<'s> = shards::Guard<'s, Shard>;
 
 impl Store {
     pub(crate) fn new(max_states: usize) -> Self {

@@ -6,7 +6,10 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{shards::Shards, sync::Guard, table::Table};
+use super::{
+    shards::{Guard, Shards},
+    table::Table,
+};
 use crate::fingerprint::Fingerprint;
 
 /// The most states.

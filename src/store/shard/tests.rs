@@ -1,5 +1,5 @@
 use super::*;
-use crate::store::sync::{Lock, Padded};
+use crate::store::shards::{Lock, Padded};
 
 #[test]
 fn lock_and_hot_table_share_a_cache_line() {
