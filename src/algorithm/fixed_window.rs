@@ -5,7 +5,7 @@
 //! before it count as full, so that no request overtakes it.
 
 use super::{
-    state_machine::{Claim, CompactState, QuotaStatus, StateMachine},
+    Claim, CompactState, QuotaStatus, StateMachine,
     window::{OpenWindow, Reopened, WindowLimit},
 };
 

@@ -1,7 +1,7 @@
 //! Token bucket and leaky bucket: the generic cell rate algorithm (ITU-T
 //! I.371) in its virtual scheduling form, for a whole quota and for a share.
 //!
-//! It does not say how an arrival time is stored: see `bucket_state.rs`. The
+//! It does not say how an arrival time is stored: see `arrival.rs`. The
 //! invariant: neither a change of the limit nor one of the share adds tokens.
 //! What a changed limit finds used stays used. What was left when the share
 //! changed is what is left afterwards, and the bucket fills from there at the
@@ -14,10 +14,9 @@
 use std::marker::PhantomData;
 
 use super::{
-    bucket_state::{Arrival, BucketState, FORFEITED, FRACTION_BITS, MOST_PARTS, Stamp},
-    rate::Rate,
+    Claim, QuotaStatus, StateMachine,
+    arrival::{Arrival, BucketState, FORFEITED, FRACTION_BITS, MOST_PARTS, Rate, Stamp},
     share::{Share, ShareHistory, SharePeriod},
-    state_machine::{Claim, QuotaStatus, StateMachine},
 };
 
 /// A token bucket: at most B + L·t/W units in any time t. A request conforms if,

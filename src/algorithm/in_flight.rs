@@ -4,7 +4,7 @@
 //! unit is released cannot be known. The invariant: the store never drops a
 //! state while units are in flight.
 
-use super::state_machine::{Claim, CompactState, QuotaStatus, StateMachine};
+use super::{Claim, CompactState, QuotaStatus, StateMachine};
 
 /// The answer of a full [`InFlight`]: the time at which a unit is released
 /// cannot be known. No other state machine answers with the end of time.

@@ -6,15 +6,14 @@
 //! counters stay.
 
 use super::{
-    calendar::Calendar,
+    Claim, CompactState, WideState,
     fixed_window::FixedWindow,
     gcra::{BucketQuota, Gcra},
     in_flight::InFlight,
     share::{Share, ShareHistory},
     sliding_log::SlidingLog,
     sliding_window::SlidingWindow,
-    state_machine::{Claim, CompactState, WideState},
-    window::WindowLimit,
+    window::{Calendar, WindowLimit},
 };
 use crate::{
     quota::{Algorithm, Quota},

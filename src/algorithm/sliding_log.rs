@@ -6,10 +6,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use super::{
-    log_memory::{LogMemory, LogShare},
-    state_machine::{Claim, QuotaStatus, State, StateMachine},
-};
+use super::{Claim, LogMemory, LogShare, QuotaStatus, State, StateMachine};
 
 /// The limit and the window of a log.
 #[derive(Clone, Debug)]

@@ -5,9 +5,8 @@
 //! L units, so weighted, at any time.
 
 use super::{
-    calendar::Calendar,
-    state_machine::{Claim, QuotaStatus, StateMachine, WideState},
-    window::{OpenWindow, Reopened, WindowLimit},
+    Claim, QuotaStatus, StateMachine, WideState,
+    window::{Calendar, OpenWindow, Reopened, WindowLimit},
 };
 
 /// Windows are aligned to the wall clock. The words are: idle at (two windows

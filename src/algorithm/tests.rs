@@ -7,15 +7,14 @@ mod shares;
 mod wide_buckets;
 
 use super::{
-    bucket_state::BucketState,
-    calendar::Calendar,
+    Claim, CompactState, State, StateMachine, WideState,
+    arrival::BucketState,
     fixed_window::FixedWindow,
     gcra::{BucketQuota, Gcra},
     share::{Share, ShareHistory},
     sliding_log::{RequestLog, SlidingLog},
     sliding_window::SlidingWindow,
-    state_machine::{Claim, CompactState, State, StateMachine, WideState},
-    window::WindowLimit,
+    window::{Calendar, WindowLimit},
 };
 
 const SECOND: u64 = 1_000_000_000;

@@ -1,7 +1,7 @@
 //! What claims refund, and when charges count, to the unit and the nanosecond.
 
 use super::*;
-use crate::algorithm::{bucket_state::narrowed, gcra::is_same_arrival};
+use crate::algorithm::{arrival::narrowed, gcra::is_same_arrival};
 
 pub(super) const NO_CLAIM: Claim = Claim { units: 0, at: 0, until: 0, detail: 0, before: 0 };
 

@@ -67,7 +67,7 @@ local function gcd(a, b)
   return a
 end
 
--- Windows, as in calendar.rs: of one length, or calendar months of UTC. Months are numbered
+-- Windows, as in window.rs: of one length, or calendar months of UTC. Months are numbered
 -- from January 1970 on. Years begin in March here, so that the leap day is the last one.
 local function start_of_month(number)
   local year, month = floor((number + 23638) / 12), (number + 23638) % 12

@@ -1,10 +1,69 @@
-//! What is stored of a bucket: its [`Arrival`], in two words or in six.
+//! The theoretical arrival time of a bucket: how it is counted, in parts of a
+//! nanosecond ([`Rate`]), and how it is stored, in two words or in six
+//! ([`BucketState`]).
 //!
 //! It decides nothing. The invariant: a state says under which limit and share
 //! it was written, so a key keeps what it has used when these change. Either
-//! form can become the other.
+//! form can become the other. No interval is ever rounded: rounding one to whole
+//! nanoseconds would turn 600 million a second into a billion.
 
-use super::state_machine::{CompactState, State, WideState};
+use super::{CompactState, State, WideState};
+
+/// So many units in so many nanoseconds, in lowest terms. 3 a second is
+/// 1,000,000,000 / 3, not 333,333,333.
+///
+/// A nanosecond has `units` parts, so every unit takes whole parts: `period`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rate {
+    pub(super) units: u64,
+    pub(super) period: u64,
+}
+
+impl Rate {
+    /// A rate of no units counts as one in `period`: its bucket holds nothing.
+    pub(super) fn new((units, period): (u64, u64)) -> Self {
+        Self { units: units.max(1), period: period.max(1) }
+    }
+
+    /// Whether units take longer than at the other rate.
+    pub(super) fn is_slower_than(self, other: Self) -> bool {
+        u128::from(self.period) * u128::from(other.units) > u128::from(other.period) * u128::from(self.units)
+    }
+
+    /// The parts that so many units take. Less than 2^128: two factors of 64 bits.
+    pub(super) fn time_for(self, units: u64) -> u128 {
+        u128::from(units) * u128::from(self.period)
+    }
+
+    pub(super) fn parts(self, nanos: u64) -> u128 {
+        u128::from(nanos) * u128::from(self.units)
+    }
+
+    /// Whole nanoseconds, rounded up; saturates.
+    pub(super) fn nanos(self, parts: u128) -> u64 {
+        let (nanos, rest) = self.split(parts);
+        nanos.saturating_add(u64::from(rest > 0))
+    }
+
+    /// Whole nanoseconds, rounded down, and the parts beyond them; saturates.
+    pub(super) fn split(self, parts: u128) -> (u64, u128) {
+        match u64::try_from(parts) {
+            // The parts of most rates are nanoseconds. A division takes as long as
+            // all the rest of a decision.
+            Ok(nanos) if self.units == 1 => (nanos, 0),
+            Ok(parts) => (parts / self.units, u128::from(parts % self.units)),
+            Err(_) => {
+                let nanos = u64::try_from(parts / u128::from(self.units)).unwrap_or(u64::MAX);
+                (nanos, parts - self.parts(nanos))
+            }
+        }
+    }
+
+    /// The units that come back in this time, rounded up; saturates.
+    pub(super) fn units_in(self, parts: u128) -> u64 {
+        u64::try_from(parts.div_ceil(u128::from(self.period))).unwrap_or(u64::MAX)
+    }
+}
 
 /// The theoretical arrival time: when all units have come back.
 #[derive(Clone, Copy, Debug)]
@@ -245,4 +304,7 @@ impl Stamp {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    mod bucket_state;
+    mod rate;
+}

@@ -1,4 +1,4 @@
-use super::*;
+use super::super::*;
 
 #[test]
 fn three_a_second_is_three() {

@@ -1,4 +1,4 @@
-use super::*;
+use super::super::*;
 
 #[test]
 fn a_stamped_limit_is_never_less_than_the_limit() {

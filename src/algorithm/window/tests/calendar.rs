@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::*;
+use super::super::*;
 
 /// When each month from 1970 to 2100 begins, counted day by day: in days.
 fn naive() -> Vec<u64> {
