@@ -1,4 +1,5 @@
-//! The contract of backends: [`Backend`], and what only those of this crate have.
+//! The contract of backends: [`Backend`], and what only those of this crate have
+//! ([`Extension`], [`InProcess`]).
 //!
 //! It decides nothing. Invariant: every decision of the limiter goes through
 //! [`Backend::decide`], on every backend and from every caller.
@@ -6,22 +7,23 @@
 use std::{
     fmt,
     sync::{Arc, Weak},
+    time::Duration,
 };
 
 use futures_util::future::{BoxFuture, ready};
+use smallvec::SmallVec;
 
 use super::{
-    cooldown::{CooldownListener, CooldownNotice},
-    in_process::InProcess,
-    outcome::ImmediateStates,
-    peek::by_free_charge,
     receipt::{Receipt, Settlement},
-    request::{Decide, Request, Usage},
+    request::{Decide, ImmediateStates, Outcome, OutcomeKind, Request, Versioned},
 };
 use crate::{
+    descriptor::TenantId,
     error::{BackendError, BackendErrorKind},
-    policy::charge::Charge,
-    time::Timestamp,
+    fingerprint::Fingerprint,
+    policy::{Tier, charge::Charge},
+    quota::{Algorithm, Quota},
+    time::{Timestamp, nanos},
 };
 
 /// Decides charges: all of a request's, or none.
@@ -181,6 +183,140 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     }
 }
 
+/// When to ask again, in nanoseconds, while a concurrency limit is full.
+const GUESS: u64 = 1_000_000_000;
+
+/// What a question asks of each tier, in the order of the charges.
+type Asked = SmallVec<[(u64, Quota); 2]>;
+
+/// The default of [`Backend::peek`]: asks by a charge of nothing, and compares what it leaves
+/// with the cost. It never says that more is left than the backend has reported.
+fn by_free_charge(request: &Request<'_>, decide: impl FnOnce(&Request<'_>) -> Decide) -> Decide {
+    let free: SmallVec<[Charge<'_>; 2]> = request.charges.iter().map(|charge| Charge { cost: 0, ..*charge }).collect();
+    let asked = |charge: &Charge<'_>| charge.tiers().iter().map(|tier| (charge.cost, *tier.quota())).collect::<Asked>();
+    let asked: Asked = request.charges.iter().flat_map(asked).collect();
+    let free = Request::new(&free, request.now, Duration::ZERO).not_before(request.not_before);
+    match decide(&free) {
+        Decide::Now(result) => Decide::Now(result.and_then(|outcome| answer(outcome, &asked))),
+        Decide::Later(reply) => Decide::later(async move { answer(reply.await?, &asked) }),
+    }
+}
+
+/// The answer for the costs that were asked for, by the status of each tier.
+fn answer(mut outcome: Outcome, asked: &[(u64, Quota)]) -> Result<Outcome, BackendError> {
+    if outcome.tiers.len() != asked.len() {
+        let reason = "the backend does not report what is left";
+        return Err(BackendError::new(BackendErrorKind::Unsupported, reason));
+    }
+    if !outcome.is_admitted() {
+        return Ok(outcome);
+    }
+    let mut wait = Some(0);
+    for (tier, (cost, quota)) in outcome.tiers.iter_mut().zip(asked) {
+        tier.violated = tier.remaining < *cost;
+        if tier.violated {
+            let can_pass = *cost <= quota.capacity() && quota.limit() > 0;
+            let time = can_pass.then(|| longest_wait(cost - tier.remaining, quota, tier.reset));
+            wait = wait.zip(time).map(|(wait, time): (u64, u64)| wait.max(time));
+        }
+    }
+    if outcome.tiers.iter().any(|tier| tier.violated) {
+        outcome.answer = OutcomeKind::Rejected { retry_after: wait };
+    }
+    Ok(outcome)
+}
+
+/// The longest that it takes, in nanoseconds, until so many more units are free.
+fn longest_wait(missing: u64, quota: &Quota, reset: u64) -> u64 {
+    match quota.counted_by() {
+        Algorithm::Concurrency => GUESS,
+        algorithm if algorithm.has_burst() => {
+            let refill = u128::from(missing) * u128::from(nanos(quota.window())) / u128::from(quota.limit().max(1)) + 1;
+            u64::try_from(refill).unwrap_or(u64::MAX).min(reset)
+        }
+        // The next window counts this one in part.
+        Algorithm::SlidingWindow => reset.saturating_add(nanos(quota.window())),
+        _ => reset,
+    }
+}
+
+/// What a backend keeps in this process.
+///
+/// ```
+/// use tower_ratelimit::{Descriptor, Quota, RateLimiter};
+///
+/// let limiter = RateLimiter::new(Quota::per_minute(10))?;
+/// let _ = limiter.try_check(&Descriptor::new("/").tenant("acme"));
+/// assert_eq!(limiter.stats().backend.keys, 1);
+/// # Ok::<_, tower_ratelimit::ConfigError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Usage {
+    /// Counters in this process: one for each tier of a key.
+    pub keys: usize,
+    /// Decisions that shared an overflow counter, because the cap on keys was
+    /// reached and no counter could be displaced.
+    pub overflowed: u64,
+    /// Counters in use that new keys displaced, because the cap on keys was
+    /// reached.
+    pub displaced: u64,
+}
+
+/// A key that cools down because its upstream asked for it, as text, which
+/// means the same to all instances.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_ratelimit::{backend::CooldownNotice, descriptor::TenantId};
+///
+/// let mut notice = CooldownNotice::new("api", Duration::from_secs(2));
+/// notice.per_tenant = true;
+/// notice.tenant = Some(TenantId::Name("api.example.com"));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[doc(hidden)]
+pub struct CooldownNotice<'a> {
+    /// The rule's id.
+    pub rule: &'a str,
+    /// Whether the rule has a counter for each tenant.
+    pub per_tenant: bool,
+    /// The tenant. `None` is the anonymous tenant where the rule counts per
+    /// tenant, and all tenants where it does not.
+    pub tenant: Option<TenantId<'a>>,
+    /// The path pattern; empty where the rule does not count per endpoint.
+    pub endpoint: &'a str,
+    /// The method; empty where the rule does not count per method, and for
+    /// methods without a counter of their own.
+    pub method: &'a str,
+    /// The time left from now on, without jitter: each instance adds its own.
+    pub time: Duration,
+}
+
+impl<'a> CooldownNotice<'a> {
+    /// For the one key of a rule that all requests share. The other fields may
+    /// be set.
+    #[must_use]
+    pub fn new(rule: &'a str, time: Duration) -> Self {
+        Self { rule, per_tenant: false, tenant: None, endpoint: "", method: "", time }
+    }
+
+    pub(crate) fn of(charge: &Charge<'a>, time: Duration) -> Self {
+        Self {
+            rule: charge.rule(),
+            per_tenant: charge.rule.is_per_tenant(),
+            tenant: charge.tenant(),
+            endpoint: charge.endpoint(),
+            method: charge.method(),
+            time,
+        }
+    }
+}
+
+/// What a limiter does with the cooldowns of other instances.
+pub(crate) type CooldownListener = dyn Fn(&CooldownNotice<'_>) + Send + Sync;
+
 /// What only the backends of this crate can tell the limiter. Sealed: no other crate
 /// can name it.
 #[allow(unnameable_types, reason = "sealed")]
@@ -214,6 +350,43 @@ pub trait Extension {
     /// What operators should know of its state, each fact with its name.
     fn state(&self) -> Vec<(&'static str, String)> {
         Vec::new()
+    }
+}
+
+/// An engine that decides in this process, and what it can tell the limiter beside what
+/// every backend can. Opaque: only this crate makes one.
+#[derive(Clone, Debug)]
+#[allow(unnameable_types, reason = "sealed")]
+pub struct InProcess(pub(crate) Arc<dyn InProcessEngine>);
+
+pub(crate) trait InProcessEngine: fmt::Debug + Send + Sync {
+    /// Charges one tier of a key, if its state exists and admits the cost at `now`; else
+    /// charges nothing.
+    fn charge_tier(&self, tier: &Tier, key: Fingerprint, cost: u64, now: Timestamp) -> Option<Versioned>;
+
+    /// Charges a request, if the states of all its tiers exist and admit it at `now`; else
+    /// charges nothing. Adds the status of each tier to `states`.
+    fn charge_now(&self, charges: &[Charge<'_>], now: Timestamp, states: &mut ImmediateStates) -> bool;
+
+    /// Whether a refund of the receipt admits at its time what it was charged
+    /// for: nothing was charged after it.
+    fn is_last(&self, receipt: &Receipt, now: Timestamp) -> bool;
+
+    /// The overflow counters of in-flight units that such a request would be
+    /// charged to, because its keys have no entry and get none. Charges
+    /// nothing.
+    fn overflow_in_flight(&self, request: &Request<'_>) -> SmallVec<[Fingerprint; 1]>;
+
+    /// Whether it counts shares of the limits, which may change.
+    fn counts_shares(&self) -> bool;
+}
+
+impl InProcess {
+    /// Whether units may be released without the limiter that holds this noticing it: a
+    /// share of the limit changes, or another limiter decides by the same engine.
+    pub(crate) fn may_release_unnoticed(&self) -> bool {
+        // The backend has the engine too.
+        self.0.counts_shares() || Arc::strong_count(&self.0) > 2
     }
 }
 

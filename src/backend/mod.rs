@@ -11,15 +11,10 @@
 //! each rule's [`FailureMode`](crate::FailureMode).
 
 mod contract;
-mod cooldown;
 #[cfg(feature = "governor")]
 mod governor;
-mod in_process;
-mod local;
-pub(crate) mod local_limits;
+pub(crate) mod local;
 mod memory;
-mod outcome;
-mod peek;
 mod receipt;
 #[cfg(feature = "redis")]
 mod redis;
@@ -33,33 +28,26 @@ pub use self::governor::Governor;
 pub use self::governor::Passed;
 #[cfg(any(test, feature = "gossip"))]
 pub(crate) use self::memory::MAX_KEYS;
-pub(crate) use self::outcome::ImmediateStates;
-#[cfg(feature = "redis")]
-pub(crate) use self::outcome::TierStates;
-#[cfg(feature = "redis")]
-pub(crate) use self::receipt::Moving;
-#[cfg(feature = "redis")]
-pub(crate) use self::receipt::TierClaim;
 #[cfg(all(feature = "redis", feature = "tls", feature = "watch"))]
 pub(crate) use self::redis::provide_cryptography;
 #[cfg(feature = "redis")]
 pub use self::redis::{Redis, RedisBuilder, RedisStats};
 pub use self::{
-    contract::Backend,
-    cooldown::CooldownNotice,
+    contract::{Backend, CooldownNotice, Usage},
     local::{Local, LocalBuilder},
-    outcome::Outcome,
     receipt::{Receipt, Settlement},
-    request::{Decide, Request, Usage},
+    request::{Decide, Outcome, Request},
     split::{Share, Split},
 };
 pub(crate) use self::{
-    contract::Extension,
-    cooldown::CooldownListener,
-    in_process::InProcess,
-    memory::{engine::Engine, machine_source::FullQuota},
-    outcome::{OutcomeKind, TierState},
-    request::Caller,
+    contract::{CooldownListener, Extension, InProcess},
+    memory::{FullQuota, engine::Engine},
+    request::{Caller, ImmediateStates, OutcomeKind, TierState},
+};
+#[cfg(feature = "redis")]
+pub(crate) use self::{
+    receipt::{Moving, TierClaim},
+    request::TierStates,
 };
 pub use crate::policy::charge::Charge;
 pub(crate) use crate::policy::{OwnedCharge, ReservationOwner};

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use smallvec::SmallVec;
 
-use super::outcome::{Outcome, OutcomeKind};
+use super::request::{Outcome, OutcomeKind};
 use crate::{
     algorithm::Claim,
     policy::{CompiledPolicy, CompiledRule, OwnedCharge, Tier, charge::Charge},

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     backend::{
         Backend, Extension, Local,
-        local_limits::{LocalEngine, LocalLimits},
+        local::{LocalEngine, LocalLimits},
     },
     error::ConfigError,
     observe::{Gauge, TopTenants},

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     backend::{
         Backend, Engine, Extension, FullQuota, InProcess,
-        local_limits::{LocalEngine, engine},
+        local::{LocalEngine, engine},
     },
     descriptor::Descriptor,
     observe::{Gauge, TopTenants, log_ignored_level},

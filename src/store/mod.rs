@@ -101,13 +101,14 @@ impl Store {
         }
     }
 
-    /// The shard of a key. Shards are locked in ascending order.
+    /// The index of a key's shard. Shards are locked in ascending order.
     pub(crate) fn shard_of(&self, key: Fingerprint) -> usize {
         self.shards.index_of(key)
     }
 
-    pub(crate) fn lock(&self, shard: usize) -> Guard<'_> {
-        self.shards.lock(shard)
+    /// Locks the shard of a key.
+    pub(crate) fn lock(&self, key: Fingerprint) -> Guard<'_> {
+        self.shards.lock(self.shards.index_of(key))
     }
 
     /// Locks the shards of some keys. Each comes with its index.

@@ -6,8 +6,8 @@
 //! for a new state.
 
 use crate::{
-    algorithm::{Claim, QuotaStatus, State, StateMachine},
-    backend::request::LONGEST_RACE,
+    algorithm::{Claim, State, StateMachine},
+    backend::request::{LONGEST_RACE, Versioned},
     fingerprint::Fingerprint,
     store::{Shard, Store, Stored},
 };
@@ -52,9 +52,6 @@ macro_rules! with_machine {
 }
 
 pub(super) use {with_counter, with_machine};
-
-/// A tier's status, and the version that a claim on its last charge has to remember.
-pub(crate) type Versioned = (QuotaStatus, u64);
 
 /// Whether a key without a state gets an entry for one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

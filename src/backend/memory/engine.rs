@@ -8,18 +8,16 @@
 use smallvec::SmallVec;
 
 use super::{
-    counter::{Versioned, with_counter},
-    key_tiers::KeyTiers,
-    machine_source::{FullQuota, MachineSource, Machines},
-    transaction::{FoundTier, FoundTiers, Transaction, counted_key, tiers},
+    FullQuota, MachineSource, Machines,
+    counter::with_counter,
+    transaction::{FoundTier, FoundTiers, Transaction, charge_now, counted_key, tiers},
 };
 use crate::{
     algorithm::UNKNOWN_TIME,
     backend::{
-        in_process::InProcessEngine,
-        outcome::{ImmediateStates, Outcome, OutcomeKind, TierState, TierStates},
+        contract::InProcessEngine,
         receipt::Receipt,
-        request::Request,
+        request::{ImmediateStates, Outcome, OutcomeKind, Request, TierState, TierStates, Versioned},
     },
     fingerprint::Fingerprint,
     policy::{Tier, charge::Charge},
@@ -105,18 +103,11 @@ impl<M: MachineSource> Engine<M> {
         })
     }
 
-    /// Charges several tiers, if each has a state that admits the request at `now`. One key
-    /// needs no list of locks.
+    /// Charges several tiers, if each has a state that admits the request at `now`.
     #[inline(never)]
     fn charge_tiers(&self, charges: &[Charge<'_>], now: u64, states: &mut ImmediateStates) -> bool {
         self.source.with(charges, now, |machines| {
-            let is_charged = match charges {
-                [charge] => {
-                    let tiers = KeyTiers { store: &self.store, machines, charge, now };
-                    tiers.charge(&mut self.store.lock(self.store.shard_of(charge.key)), states)
-                }
-                _ => Transaction::new(machines, &self.store, charges).charge_now(charges, now, states),
-            };
+            let is_charged = charge_now(machines, &self.store, charges, now, states);
             if is_charged {
                 count_asked(machines, charges);
             }
@@ -136,7 +127,7 @@ impl<M: MachineSource> InProcessEngine for Engine<M> {
         let now = now.as_nanos();
         self.store.record_time(now);
         self.source.charge_one((key, tier), cost, now, |machine| {
-            let shard = &mut self.store.lock(self.store.shard_of(key));
+            let shard = &mut self.store.lock(key);
             let parts = (&self.store, shard, machine, key.tier(tier.salt));
             with_counter!(parts, counter => counter.try_charge(now, cost))
         })

@@ -8,17 +8,17 @@ use futures_util::future::{BoxFuture, ready};
 use smallvec::SmallVec;
 
 use super::{
+    MachineSource,
     counter::{Entry, with_counter},
     engine::Engine,
-    machine_source::MachineSource,
     transaction::{counted_key, tiers},
 };
 use crate::{
     algorithm::{Claim, Machine},
     backend::{
-        contract::Backend,
+        contract::{Backend, Usage},
         receipt::{Receipt, Settlement, TierClaim},
-        request::{Decide, Request, Usage},
+        request::{Decide, Request},
     },
     error::BackendError,
     fingerprint::Fingerprint,
@@ -65,7 +65,7 @@ impl<M: MachineSource> Backend for Engine<M> {
             if !tier.is_in_flight() {
                 let key = charge.key.tier(tier.salt);
                 let (freed, is_known) = self.source.with_one(charge.key, tier, now, |machine| {
-                    let mut shard = self.store.lock(self.store.shard_of(charge.key));
+                    let mut shard = self.store.lock(charge.key);
                     with_counter!((&self.store, &mut shard, machine, key), counter => counter.forget())
                 });
                 self.store.release(freed);
@@ -123,7 +123,7 @@ impl<M: MachineSource> Engine<M> {
         (now, units): (u64, u64),
         claim: &mut Claim,
     ) -> bool {
-        let mut shard = self.store.lock(self.store.shard_of(own));
+        let mut shard = self.store.lock(own);
         with_counter!((&self.store, &mut shard, machine, own), counter => {
             if !counter.exists() {
                 match counter.reserve(now) {
@@ -157,7 +157,7 @@ impl<M: MachineSource> Engine<M> {
     /// The counter of a charge: its own, or the rule's overflow counter.
     pub(super) fn counter(&self, charge: &Charge<'_>, shared: bool) -> (Fingerprint, Guard<'_>) {
         let key = counted_key(charge, shared);
-        (key, if shared { self.store.lock_shared() } else { self.store.lock(self.store.shard_of(key)) })
+        (key, if shared { self.store.lock_shared() } else { self.store.lock(key) })
     }
 }
 

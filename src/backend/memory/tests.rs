@@ -16,13 +16,9 @@ mod warm;
 
 use std::{sync::Arc, time::Duration};
 
-use super::{
-    MAX_KEYS,
-    engine::Engine,
-    machine_source::{FullQuota, MachineSource},
-};
+use super::{FullQuota, MAX_KEYS, MachineSource, engine::Engine};
 use crate::{
-    backend::{Backend, Charge, Outcome, OutcomeKind, Receipt, Request, Settlement, in_process::InProcessEngine},
+    backend::{Backend, Charge, Outcome, OutcomeKind, Receipt, Request, Settlement, contract::InProcessEngine},
     descriptor::Descriptor,
     policy::{CompiledPolicy, Policy, Resolved, Rule},
     quota::{Algorithm, Quota},

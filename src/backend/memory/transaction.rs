@@ -1,5 +1,6 @@
 //! One decision over several states: [`Transaction`] holds the locks of all of
-//! them, from the first look to the last commit.
+//! them, from the first look to the last commit. What every state admits now is
+//! charged without one, by [`charge_now`].
 //!
 //! Invariant: locks are taken in ascending order of their shards, the overflow
 //! shard last. Entries that were reserved are used or released.
@@ -7,20 +8,178 @@
 use smallvec::SmallVec;
 
 use super::{
+    Machines,
     counter::{Entry, with_counter},
-    key_tiers::KeyTiers,
-    machine_source::Machines,
 };
 use crate::{
-    backend::{
-        outcome::{ImmediateStates, TierState, TierStates},
-        request::Request,
-    },
+    algorithm::Machine,
+    backend::request::{ImmediateStates, Request, TierState, TierStates},
     fingerprint::Fingerprint,
     policy::{Tier, charge::Charge},
     store::{Guard, Shard, Store},
     time::nanos,
 };
+
+/// The locks that a decision needs.
+pub(super) struct Transaction<'s, M> {
+    machines: M,
+    store: &'s Store,
+    shards: SmallVec<[(usize, Guard<'s>); 2]>,
+    overflow: Option<Guard<'s>>,
+}
+
+impl<'s, M: Machines> Transaction<'s, M> {
+    #[inline]
+    pub(super) fn new(machines: M, store: &'s Store, charges: &[Charge<'_>]) -> Self {
+        let shards = store.lock_all(charges.iter().map(|charge| charge.key));
+        Self { machines, store, shards, overflow: None }
+    }
+
+    /// What a counter is made of: the store, the shard, the machine and the key of a tier's
+    /// state, where it was found.
+    #[inline]
+    fn parts<'t>(&'t mut self, charge: &Charge<'_>, tier: &'t Tier, at: Location) -> CounterParts<'t> {
+        let is_overflow = at == Location::Overflow;
+        let key = counted_key(charge, is_overflow);
+        let shard = match is_overflow {
+            true => &mut **self.overflow.get_or_insert_with(|| self.store.lock_overflow()),
+            false => locked(&mut self.shards, self.store, key),
+        };
+        (self.store, shard, self.machines.of(key, tier), key.tier(tier.salt))
+    }
+
+    /// Looks all tiers up. Returns whether each has an entry, or needs none.
+    pub(super) fn find_all(&mut self, charges: &[Charge<'_>], now: u64, found: &mut FoundTiers) -> bool {
+        let bound = self.store.bound_after_set_back(now);
+        let mut complete = true;
+        for (charge, tier) in tiers(charges) {
+            let parts = self.parts(charge, tier, Location::Own);
+            let (has_entry, earliest) = with_counter!(parts, counter => counter.look(now, charge.cost, bound));
+            complete &= has_entry || earliest.is_none() || charge.cost == 0;
+            found.push(FoundTier { location: if has_entry { Location::Own } else { Location::Missing }, earliest });
+        }
+        complete
+    }
+
+    /// Reserves entries for new states, and looks all tiers up again, since
+    /// making way moves entries. A tier that gets no entry is counted by the
+    /// overflow counter.
+    #[cold]
+    pub(super) fn reserve_entries(&mut self, charges: &[Charge<'_>], now: u64, found: &mut FoundTiers) {
+        let mut entries: SmallVec<[Option<Entry>; 2]> = SmallVec::from_elem(None, found.len());
+        loop {
+            let mut is_complete = true;
+            for (((charge, tier), found), entry) in tiers(charges).zip(&*found).zip(&mut entries) {
+                if charge.cost > 0 && entry.is_none() && found.location == Location::Missing && found.earliest.is_some()
+                {
+                    let parts = self.parts(charge, tier, Location::Own);
+                    *entry = Some(with_counter!(parts, counter => counter.reserve(now)));
+                    is_complete = false;
+                }
+            }
+            if is_complete {
+                break;
+            }
+            found.clear();
+            self.find_all(charges, now, found);
+        }
+        for (found, entry) in found.iter_mut().zip(entries).filter(|(found, _)| found.location == Location::Missing) {
+            match entry {
+                Some(Entry::Reserved) => found.location = Location::Reserved,
+                Some(Entry::Restored | Entry::Rejected) => found.location = Location::Overflow,
+                None => {}
+            }
+        }
+    }
+
+    /// Reserves entries for new states, and looks up the overflow counters of
+    /// those that get none.
+    #[cold]
+    pub(super) fn find_or_reserve(&mut self, charges: &[Charge<'_>], now: u64, found: &mut FoundTiers) {
+        self.reserve_entries(charges, now, found);
+        let bound = self.store.bound_after_set_back(now);
+        for ((charge, tier), found) in tiers(charges).zip(found).filter(|(_, found)| found.is_overflow()) {
+            let parts = self.parts(charge, tier, found.location);
+            (_, found.earliest) = with_counter!(parts, counter => counter.look(now, charge.cost, bound));
+        }
+    }
+
+    /// The paces of the tiers for a request that could be admitted at `at`, as far as
+    /// each rule and the caller let it wait. One that could be admitted now is not
+    /// delayed by less than its pace; one that has to wait anyway is delayed as near to
+    /// its pace as allowed. What remains for other requests does not change.
+    #[cold]
+    pub(super) fn paces(&mut self, request: &Request<'_>, now: u64, at: u64, found: &FoundTiers) -> Paces {
+        let mut paces = Paces { of_tiers: SmallVec::new(), latest: u64::MAX };
+        for ((charge, tier), found) in tiers(request.charges).zip(found) {
+            let longest = charge.max_wait.min(nanos(request.max_wait));
+            let parts = self.parts(charge, tier, found.location);
+            let (pace, latest) = with_counter!(parts, counter => counter.pace(at, charge.cost));
+            let within = if pace - now <= longest || at == now { pace } else { now.saturating_add(longest).max(at) };
+            paces.of_tiers.push(if within - now <= longest { within } else { at });
+            paces.latest = paces.latest.min(latest);
+        }
+        paces
+    }
+
+    /// Charges all tiers at `now`, for a departure at `at`. Adds their status to `states`.
+    pub(super) fn commit(
+        &mut self,
+        charges: &[Charge<'_>],
+        (now, at): (u64, u64),
+        found: &FoundTiers,
+        states: &mut TierStates,
+    ) {
+        if at > now {
+            self.store.record_wait(at - now);
+        }
+        // New states come last: to insert one may drop those that are idle.
+        for is_reserved in [false, true] {
+            let is_next = |found: &FoundTier| {
+                found.location != Location::Missing && (found.location == Location::Reserved) == is_reserved
+            };
+            for ((charge, tier), found) in tiers(charges).zip(found).filter(|(_, found)| is_next(found)) {
+                // Each that is inserted may make room for the next.
+                let horizon = if is_reserved { self.store.horizon(now) } else { now };
+                let parts = self.parts(charge, tier, found.location);
+                let dropped = with_counter!(parts, counter => counter.commit(horizon, (now, at), charge.cost));
+                self.store.release(if is_reserved { dropped } else { 0 });
+            }
+        }
+        self.read(charges, now, found, states);
+    }
+
+    /// Charges nothing, and releases reserved entries.
+    pub(super) fn release(&self, found: &[FoundTier]) {
+        self.store.release(found.iter().filter(|found| found.location == Location::Reserved).count());
+    }
+
+    /// Adds the status of each tier now to `states`.
+    pub(super) fn read(&mut self, charges: &[Charge<'_>], now: u64, found: &FoundTiers, states: &mut TierStates) {
+        for ((charge, tier), found) in tiers(charges).zip(found) {
+            let parts = self.parts(charge, tier, found.location);
+            let status = with_counter!(parts, counter => counter.status(now));
+            let state = TierState::new(status, found.earliest != Some(now));
+            states.push(TierState { shared: found.is_overflow(), ..state });
+        }
+    }
+}
+
+/// The shard of a key, among those locked.
+#[inline]
+fn locked<'l>(shards: &'l mut [(usize, Guard<'_>)], store: &Store, key: Fingerprint) -> &'l mut Shard {
+    let position = match &*shards {
+        [_] => 0,
+        shards => {
+            let wanted = store.shard_of(key);
+            shards.iter().position(|(index, _)| *index == wanted).unwrap_or(0)
+        }
+    };
+    &mut shards[position].1
+}
+
+/// See [`Transaction::parts`].
+type CounterParts<'t> = (&'t Store, &'t mut Shard, &'t Machine, Fingerprint);
 
 /// A tier of a charge, as found.
 #[derive(Clone, Copy, Debug)]
@@ -35,17 +194,9 @@ impl FoundTier {
         counted_key(charge, self.is_overflow())
     }
 
-    fn is_missing(&self) -> bool {
-        matches!(self.location, Location::Missing)
-    }
-
-    fn is_reserved(&self) -> bool {
-        matches!(self.location, Location::Reserved)
-    }
-
     /// Whether it is counted by the rule's overflow counter.
     pub(super) fn is_overflow(&self) -> bool {
-        matches!(self.location, Location::Overflow)
+        self.location == Location::Overflow
     }
 }
 
@@ -62,7 +213,7 @@ pub(super) fn tiers<'c>(charges: &'c [Charge<'c>]) -> impl Iterator<Item = (&'c 
 }
 
 /// Where a tier's state is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Location {
     /// In the charge's shard.
     Own,
@@ -94,183 +245,82 @@ impl Paces {
     }
 }
 
-/// The locks that a decision needs.
-pub(super) struct Transaction<'s, M> {
+/// Charges all tiers, if each has a state that admits the cost at `now`; else charges
+/// nothing. Adds the status of each to `states`. One key needs no list of locks.
+#[inline]
+pub(super) fn charge_now<M: Machines>(
     machines: M,
-    store: &'s Store,
-    shards: SmallVec<[(usize, Guard<'s>); 2]>,
-    overflow: Option<Guard<'s>>,
-}
-
-impl<'s, M: Machines> Transaction<'s, M> {
-    #[inline]
-    pub(super) fn new(machines: M, store: &'s Store, charges: &[Charge<'_>]) -> Self {
-        let shards = store.lock_all(charges.iter().map(|charge| charge.key));
-        Self { machines, store, shards, overflow: None }
+    store: &Store,
+    charges: &[Charge<'_>],
+    now: u64,
+    states: &mut ImmediateStates,
+) -> bool {
+    let [first, others @ ..] = charges else { return true };
+    let tiers = |charge| KeyTiers { store, machines, charge, now };
+    if others.is_empty() {
+        return tiers(first).charge(&mut store.lock(first.key), states);
     }
-
-    /// Charges all tiers, if each has a state that admits the cost at `now`; else charges
-    /// nothing. Adds the status of each to `states`.
-    pub(super) fn charge_now(&mut self, charges: &[Charge<'_>], now: u64, states: &mut ImmediateStates) -> bool {
-        let (store, machines) = (self.store, self.machines);
-        let Some((first, others)) = charges.split_first() else { return true };
-        for charge in others {
-            if !(KeyTiers { store, machines, charge, now }).admit(charge.tiers, self.shard(charge.key)) {
-                return false;
-            }
-        }
-        if !(KeyTiers { store, machines, charge: first, now }).charge(self.shard(first.key), states) {
+    let mut shards = store.lock_all(charges.iter().map(|charge| charge.key));
+    for charge in others {
+        if !tiers(charge).admit(charge.tiers, locked(&mut shards, store, charge.key)) {
             return false;
         }
-        for charge in others {
-            KeyTiers { store, machines, charge, now }.commit(charge.tiers, self.shard(charge.key), states);
+    }
+    if !tiers(first).charge(locked(&mut shards, store, first.key), states) {
+        return false;
+    }
+    for charge in others {
+        tiers(charge).commit(charge.tiers, locked(&mut shards, store, charge.key), states);
+    }
+    true
+}
+
+/// The tiers of a charge, whose states are all in one shard. It creates no state and finds
+/// no later time: the engine decides again what is not charged here.
+struct KeyTiers<'c, M> {
+    store: &'c Store,
+    machines: M,
+    charge: &'c Charge<'c>,
+    now: u64,
+}
+
+impl<M: Machines> KeyTiers<'_, M> {
+    /// Charges all tiers, if each has a state that admits the cost now, or needs none; else charges nothing.
+    /// The charge of the first is its own check. Adds the status of each to `states`.
+    #[inline]
+    fn charge(&self, shard: &mut Shard, states: &mut ImmediateStates) -> bool {
+        let Charge { key, tiers, cost, .. } = *self.charge;
+        let [first, others @ ..] = tiers else { return true };
+        if !self.admit(others, shard) {
+            return false;
         }
+        let parts = (self.store, &mut *shard, self.machines.of(key, first), key.tier(first.salt));
+        let Some(status) = with_counter!(parts, counter => counter.try_charge(self.now, cost)) else { return false };
+        states.0.push(TierState::new(status, false));
+        self.commit(others, shard, states);
         true
     }
 
-    /// The shard of a key, among those locked.
+    /// Whether each of these tiers has a state that admits the cost now, or needs none.
     #[inline]
-    fn shard(&mut self, key: Fingerprint) -> &mut Shard {
-        let position = match self.shards.as_slice() {
-            [_] => 0,
-            shards => {
-                let wanted = self.store.shard_of(key);
-                shards.iter().position(|(index, _)| *index == wanted).unwrap_or(0)
+    fn admit(&self, tiers: &[Tier], shard: &mut Shard) -> bool {
+        let Charge { key, cost, .. } = *self.charge;
+        tiers.iter().all(|tier| {
+            let parts = (self.store, &mut *shard, self.machines.of(key, tier), key.tier(tier.salt));
+            with_counter!(parts, counter => counter.admits(self.now, cost))
+        })
+    }
+
+    /// Charges these tiers, which admit the cost now. Does not check again: another thread may
+    /// have taken the memory of a log meanwhile.
+    #[inline]
+    fn commit(&self, tiers: &[Tier], shard: &mut Shard, states: &mut ImmediateStates) {
+        let Charge { key, cost, .. } = *self.charge;
+        for tier in tiers {
+            let parts = (self.store, &mut *shard, self.machines.of(key, tier), key.tier(tier.salt));
+            if let Some(status) = with_counter!(parts, counter => counter.commit_now(self.now, cost)) {
+                states.0.push(TierState::new(status, false));
             }
-        };
-        &mut self.shards[position].1
-    }
-
-    /// The store, the shard and the key, without its tier, of what counts a found tier.
-    fn counted(&mut self, charge: &Charge<'_>, found: &FoundTier) -> (&'s Store, &mut Shard, Fingerprint) {
-        if found.is_overflow() {
-            let overflow = self.overflow.get_or_insert_with(|| self.store.lock_overflow());
-            return (self.store, overflow, charge.rule.overflow);
-        }
-        (self.store, self.shard(charge.key), charge.key)
-    }
-
-    /// Looks all tiers up. Returns whether each has an entry, or needs none.
-    pub(super) fn find_all(&mut self, charges: &[Charge<'_>], now: u64, found: &mut FoundTiers) -> bool {
-        let machines = self.machines;
-        let bound = self.store.bound_after_set_back(now);
-        let mut complete = true;
-        for (charge, tier) in tiers(charges) {
-            let machine = machines.of(charge.key, tier);
-            let parts = (self.store, self.shard(charge.key), machine, charge.key.tier(tier.salt));
-            let (has_entry, earliest) = with_counter!(parts, counter => counter.look(now, charge.cost, bound));
-            complete &= has_entry || earliest.is_none() || charge.cost == 0;
-            found.push(FoundTier { location: if has_entry { Location::Own } else { Location::Missing }, earliest });
-        }
-        complete
-    }
-
-    /// Reserves entries for new states, and looks all tiers up again, since
-    /// making way moves entries. A tier that gets no entry is counted by the
-    /// overflow counter.
-    #[cold]
-    pub(super) fn reserve_entries(&mut self, charges: &[Charge<'_>], now: u64, found: &mut FoundTiers) {
-        let machines = self.machines;
-        let mut entries: SmallVec<[Option<Entry>; 2]> = SmallVec::from_elem(None, found.len());
-        loop {
-            let mut is_complete = true;
-            for (((charge, tier), found), entry) in tiers(charges).zip(&*found).zip(&mut entries) {
-                if charge.cost > 0 && entry.is_none() && found.is_missing() && found.earliest.is_some() {
-                    let machine = machines.of(charge.key, tier);
-                    let parts = (self.store, self.shard(charge.key), machine, charge.key.tier(tier.salt));
-                    *entry = Some(with_counter!(parts, counter => counter.reserve(now)));
-                    is_complete = false;
-                }
-            }
-            if is_complete {
-                break;
-            }
-            found.clear();
-            self.find_all(charges, now, found);
-        }
-        for (found, entry) in found.iter_mut().zip(entries).filter(|(found, _)| found.is_missing()) {
-            match entry {
-                Some(Entry::Reserved) => found.location = Location::Reserved,
-                Some(Entry::Restored | Entry::Rejected) => found.location = Location::Overflow,
-                None => {}
-            }
-        }
-    }
-
-    /// Reserves entries for new states, and looks up the overflow counters of
-    /// those that get none.
-    #[cold]
-    pub(super) fn find_or_reserve(&mut self, charges: &[Charge<'_>], now: u64, found: &mut FoundTiers) {
-        self.reserve_entries(charges, now, found);
-        let (machines, bound) = (self.machines, self.store.bound_after_set_back(now));
-        for ((charge, tier), found) in tiers(charges).zip(found).filter(|(_, found)| found.is_overflow()) {
-            let (store, shard, key) = self.counted(charge, found);
-            let parts = (store, shard, machines.of(key, tier), key.tier(tier.salt));
-            (_, found.earliest) = with_counter!(parts, counter => counter.look(now, charge.cost, bound));
-        }
-    }
-
-    /// The paces of the tiers for a request that could be admitted at `at`, as far as
-    /// each rule and the caller let it wait. One that could be admitted now is not
-    /// delayed by less than its pace; one that has to wait anyway is delayed as near to
-    /// its pace as allowed. What remains for other requests does not change.
-    #[cold]
-    pub(super) fn paces(&mut self, request: &Request<'_>, now: u64, at: u64, found: &FoundTiers) -> Paces {
-        let machines = self.machines;
-        let mut paces = Paces { of_tiers: SmallVec::new(), latest: u64::MAX };
-        for ((charge, tier), found) in tiers(request.charges).zip(found) {
-            let longest = charge.max_wait.min(nanos(request.max_wait));
-            let (store, shard, key) = self.counted(charge, found);
-            let parts = (store, shard, machines.of(key, tier), key.tier(tier.salt));
-            let (pace, latest) = with_counter!(parts, counter => counter.pace(at, charge.cost));
-            let within = if pace - now <= longest || at == now { pace } else { now.saturating_add(longest).max(at) };
-            paces.of_tiers.push(if within - now <= longest { within } else { at });
-            paces.latest = paces.latest.min(latest);
-        }
-        paces
-    }
-
-    /// Charges all tiers at `now`, for a departure at `at`. Adds their status to `states`.
-    pub(super) fn commit(
-        &mut self,
-        charges: &[Charge<'_>],
-        (now, at): (u64, u64),
-        found: &FoundTiers,
-        states: &mut TierStates,
-    ) {
-        let machines = self.machines;
-        if at > now {
-            self.store.record_wait(at - now);
-        }
-        // New states come last: to insert one may drop those that are idle.
-        for is_reserved in [false, true] {
-            let is_next = |found: &FoundTier| !found.is_missing() && found.is_reserved() == is_reserved;
-            for ((charge, tier), found) in tiers(charges).zip(found).filter(|(_, found)| is_next(found)) {
-                // Each that is inserted may make room for the next.
-                let horizon = if is_reserved { self.store.horizon(now) } else { now };
-                let (store, shard, key) = self.counted(charge, found);
-                let parts = (store, shard, machines.of(key, tier), key.tier(tier.salt));
-                let dropped = with_counter!(parts, counter => counter.commit(horizon, (now, at), charge.cost));
-                self.store.release(if is_reserved { dropped } else { 0 });
-            }
-        }
-        self.read(charges, now, found, states);
-    }
-
-    /// Charges nothing, and releases reserved entries.
-    pub(super) fn release(&self, found: &[FoundTier]) {
-        self.store.release(found.iter().filter(|found| found.is_reserved()).count());
-    }
-
-    /// Adds the status of each tier now to `states`.
-    pub(super) fn read(&mut self, charges: &[Charge<'_>], now: u64, found: &FoundTiers, states: &mut TierStates) {
-        let machines = self.machines;
-        for ((charge, tier), found) in tiers(charges).zip(found) {
-            let (store, shard, key) = self.counted(charge, found);
-            let parts = (store, shard, machines.of(key, tier), key.tier(tier.salt));
-            let status = with_counter!(parts, counter => counter.status(now));
-            let state = TierState::new(status, found.earliest != Some(now));
-            states.push(TierState { shared: found.is_overflow(), ..state });
         }
     }
 }

@@ -29,11 +29,11 @@ use super::{
     rule_shares::{RuleHistories, RuleShares},
 };
 #[cfg(feature = "gossip")]
-use crate::backend::outcome::TierState;
+use crate::backend::request::TierState;
 use crate::{
     algorithm::{Machine, Share},
     backend::{
-        memory::machine_source::{MachineSource, Machines},
+        memory::{MachineSource, Machines},
         request::LONGEST_RACE,
     },
     fingerprint::Fingerprint,

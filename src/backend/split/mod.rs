@@ -34,8 +34,7 @@ pub use self::gossip::Gossip;
 use self::machines::ShareMachines;
 pub use self::{dns::Dns, share::Share};
 use super::{
-    contract::{Extension, forward_backend},
-    in_process::InProcess,
+    contract::{Extension, InProcess, forward_backend},
     memory::{MAX_KEYS, engine::Engine},
 };
 

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     algorithm::{Machine, MachineOptions, Share, ShareHistory},
-    backend::memory::machine_source::Machines,
+    backend::memory::Machines,
     fingerprint::Fingerprint,
     policy::Tier,
 };
