@@ -34,7 +34,7 @@ pub(super) const WHOLE: u64 = 1 << 40;
 /// largest demand: what others send must not use up memory, or overflow a sum.
 const MAX_RULES: usize = 256;
 const MAX_KEYS: usize = 1_024;
-const MAX_DEMAND: u64 = 1 << 48;
+pub(super) const MAX_DEMAND: u64 = 1 << 48;
 
 /// What a member says of itself under one rule, or of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -353,69 +353,6 @@ fn divided(parts: &[Part]) -> Vec<u64> {
         }
     }
     weights
-}
-
-/// What an instance is asked for in a round under a rule, averaged over as many rounds as it
-/// takes to tell a change from chance: each change of a demand moves shares, and a window
-/// that is open keeps the smallest.
-#[derive(Debug, Default)]
-pub(super) struct Demand {
-    /// 0 before the first round.
-    pub(super) published: u64,
-    /// What was counted since it was last compared, and in how many rounds.
-    units: u64,
-    rounds: u64,
-}
-
-/// So many units differ by chance by a 32nd, and so many rounds are the most.
-const ENOUGH: u64 = 1_024;
-const MOST_ROUNDS: u64 = 60;
-
-impl Demand {
-    /// Counts what a key was asked for in some rounds, and all instances in each, as far as
-    /// it is known. The first demand is published once chance makes an eighth of a difference
-    /// to the key's shares.
-    pub(super) fn count_key(&mut self, units: u64, rounds: u64, all: u64) {
-        if self.published > 0 {
-            return self.count(units, rounds);
-        }
-        (self.units, self.rounds) = (self.units.saturating_add(units), self.rounds.saturating_add(rounds));
-        let counted = self.units.max(all.saturating_mul(self.rounds));
-        if self.units.isqrt() < counted / 8 || self.rounds >= MOST_ROUNDS {
-            self.published = rounded(0, self.units / self.rounds.max(1));
-            (self.units, self.rounds) = (0, 0);
-        }
-    }
-
-    /// Counts what was asked for in some rounds.
-    pub(super) fn count(&mut self, units: u64, rounds: u64) {
-        let all = (self.units.saturating_add(units), self.rounds.saturating_add(rounds));
-        // A jump shows at once, and without what was before it.
-        (self.units, self.rounds) = if self.is_other(units, rounds) { (units, rounds) } else { all };
-        let is_due = self.published == 0 || self.units >= ENOUGH || self.rounds >= MOST_ROUNDS;
-        if is_due || self.is_other(self.units, self.rounds) {
-            self.published = rounded(self.published, self.units / self.rounds.max(1));
-            (self.units, self.rounds) = (0, 0);
-        }
-    }
-
-    /// Whether so many units are of another demand than the published one. By chance, they
-    /// differ by more than three times their root once in 400 rounds.
-    fn is_other(&self, units: u64, rounds: u64) -> bool {
-        let expected = self.published.saturating_mul(rounds);
-        units.abs_diff(expected) > expected / 8 + 3 * units.max(expected).isqrt()
-    }
-}
-
-/// The last demand while it is close, so that noise changes nothing; else the new one, to
-/// four bits.
-fn rounded(last: u64, demand: u64) -> u64 {
-    let demand = demand.clamp(1, MAX_DEMAND);
-    if last.abs_diff(demand) <= last / 8 {
-        return last;
-    }
-    let unit = 1_u64 << demand.ilog2().saturating_sub(3);
-    (demand + unit / 2) / unit * unit
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! Shares that follow demand, by gossip between the instances: [`Gossip`].
 //!
 //! It is glue: `chitchat` finds the members, detects failures and spreads what each
-//! says; `by_demand.rs` computes the shares. The invariant: a datagram that is
-//! malformed, or from another fleet's seed, changes no share.
+//! says, one value for each rule and key that it claims; `by_demand.rs` computes the
+//! shares. The invariants: a datagram that is malformed, or from another fleet's seed,
+//! changes no share; and what cannot be read is as if it had not been said.
 
 use std::{
-    collections::{BTreeMap, HashSet, btree_map::Entry},
+    collections::{HashMap, HashSet},
     fmt, io,
     net::SocketAddr,
     sync::{Arc, Weak},
@@ -13,7 +14,8 @@ use std::{
 };
 
 use chitchat::{
-    ChitchatConfig, ChitchatHandle, ChitchatId, FailureDetectorConfig, ProtocolVersion, spawn_chitchat,
+    Chitchat, ChitchatConfig, ChitchatHandle, ChitchatId, FailureDetectorConfig, NodeState, ProtocolVersion,
+    spawn_chitchat,
     transport::{Transport, UdpTransport},
 };
 use tokio::{
@@ -23,10 +25,9 @@ use tokio::{
 
 use super::{
     Split,
-    busy_keys::BusyKeys,
-    by_demand::{Demand, DemandShares, Patience},
+    by_demand::{Claim, Claims, DemandShares, Member, Patience, View},
+    demand::OwnDemand,
     machines::ShareMachines,
-    messages::{LEFT, Said, publish},
     rule_shares::{RuleShares, Subject},
 };
 use crate::{
@@ -204,8 +205,7 @@ impl Gossip {
             interval: self.interval,
             started: Instant::now(),
             round: None,
-            demand: BTreeMap::new(),
-            busy: BusyKeys::default(),
+            demand: OwnDemand::default(),
             said: Said::default(),
             members: 1,
             heard: (0, Instant::now()),
@@ -261,9 +261,7 @@ struct Membership {
     started: Instant,
     /// The round that the demand is of.
     round: Option<u64>,
-    /// Of rules, and of keys that are wanted.
-    demand: BTreeMap<Subject, Demand>,
-    busy: BusyKeys,
+    demand: OwnDemand,
     said: Said,
     /// How many live members there are, this one included.
     members: usize,
@@ -296,8 +294,7 @@ impl Membership {
     /// others say.
     async fn follow(&mut self, machines: &ShareMachines) {
         self.measure(machines);
-        let demand = self.demand.iter().map(|(subject, demand)| (subject.clone(), demand.published));
-        let claims = self.shares.claims(&demand.collect(), self.busy.wanted());
+        let claims = self.shares.claims(&self.demand.published(), self.demand.busy());
         let (said, own) = (&mut self.said, Arc::new(claims));
         let (mut view, heartbeats) = self
             .handle
@@ -338,29 +335,7 @@ impl Membership {
             return;
         }
         let rounds = round.saturating_sub(last).max(1);
-        let [asked, refused] = machines.take_asked();
-        let wanted: BTreeMap<&Subject, u64> = self.shares.wanted().collect();
-        self.demand.retain(|subject, _| subject.key.is_none() || wanted.contains_key(subject));
-        for (key, all) in wanted {
-            let units = asked.get(key).copied().unwrap_or(0);
-            match self.demand.entry(key.clone()) {
-                Entry::Occupied(mut demand) => demand.get_mut().count_key(units, rounds, all),
-                // It was measured for a part of the round.
-                Entry::Vacant(demand) => drop(demand.insert(Demand::default())),
-            }
-        }
-        let mut of_rules = BTreeMap::<Subject, u64>::new();
-        for (subject, units) in asked {
-            // A key that has a share of its own needs none of the rule's.
-            let has_own = subject.key.is_some() && self.demand.get(&subject).is_some_and(|own| own.published > 0);
-            let of_rule = of_rules.entry(subject.of_rule()).or_default();
-            *of_rule = of_rule.saturating_add(if has_own { 0 } else { units });
-        }
-        for (rule, units) in of_rules {
-            self.demand.entry(rule).or_default().count(units, rounds);
-        }
-        let demand = |key: &Subject| self.demand.get(key).map_or(0, |demand| demand.published);
-        self.busy.follow(&refused, demand, self.members);
+        self.demand.measure(machines.take_asked(), self.shares.wanted(), rounds, self.members);
     }
 
     /// Tells the others, and admits nothing more.
@@ -381,4 +356,91 @@ impl Membership {
         // Their answers ask for what is new here.
         sleep_until(Instant::now() + self.interval * 2).await;
     }
+}
+
+/// What a member says of a rule has the rule's id behind this; of a key, its number and the
+/// rule's id behind the other.
+const RULE: &str = "rule:";
+const KEY: &str = "key:";
+/// Set by a member that leaves.
+const LEFT: &str = "left";
+
+/// Says what this instance claims, and nothing else any more.
+fn publish(own: &mut NodeState, claims: &Claims) {
+    let is_over = |name: &&str| name.starts_with(KEY) && subject(name).is_none_or(|key| !claims.contains_key(&key));
+    let over: Vec<String> = own.key_values().map(|(name, _)| name).filter(is_over).map(str::to_owned).collect();
+    over.iter().for_each(|name| own.delete(name));
+    for (Subject { rule, key }, Claim { demand, held, is_wanted }) in claims {
+        let (key, value) = match key {
+            None => (format!("{RULE}{rule}"), format!("{demand} {held}")),
+            Some(key) => (format!("{KEY}{key:016x}:{rule}"), format!("{demand} {held} {}", u8::from(*is_wanted))),
+        };
+        // The same value would be sent again.
+        if own.get(&key) != Some(&value) {
+            own.set(key, value);
+        }
+    }
+}
+
+/// What the others said, by name, as it was last read: their generation, and the version of
+/// what they say.
+#[derive(Debug, Default)]
+struct Said(HashMap<String, (u64, u64, Arc<Claims>)>);
+
+impl Said {
+    /// The fleet as seen here, and the sum of the others' heartbeats.
+    fn view(&mut self, chitchat: &Chitchat, claims: &Arc<Claims>) -> (View, u64) {
+        let own = &*chitchat.self_chitchat_id().node_id;
+        let live: HashSet<&ChitchatId> = chitchat.live_nodes().collect();
+        let mut latest = HashMap::<&str, (&ChitchatId, &NodeState)>::new();
+        let mut heartbeats = 0_u64;
+        for (id, state) in chitchat.node_states().iter().filter(|(id, _)| &*id.node_id != own) {
+            heartbeats = heartbeats.wrapping_add(state.heartbeat().into());
+            let known = latest.entry(&id.node_id).or_insert((id, state));
+            if known.0.generation_id < id.generation_id {
+                *known = (id, state);
+            }
+        }
+        let present = latest.into_iter().filter(|(_, (_, state))| state.get(LEFT).is_none());
+        let mut view: View = present
+            .map(|(name, (id, state))| {
+                (name.to_owned(), Member { is_live: live.contains(id), claims: self.read(id, state) })
+            })
+            .collect();
+        self.0.retain(|name, _| view.contains_key(name));
+        view.insert(own.to_owned(), Member { is_live: true, claims: Arc::clone(claims) });
+        (view, heartbeats)
+    }
+
+    /// What a member says, read again where it says something new.
+    fn read(&mut self, id: &ChitchatId, state: &NodeState) -> Arc<Claims> {
+        let said = (id.generation_id, state.max_version());
+        match self.0.get(&*id.node_id) {
+            Some((generation, version, claims)) if (*generation, *version) == said => Arc::clone(claims),
+            _ => {
+                let claims = Arc::new(claims_of(state));
+                self.0.insert(id.node_id.to_string(), (said.0, said.1, Arc::clone(&claims)));
+                claims
+            }
+        }
+    }
+}
+
+fn claims_of(state: &NodeState) -> Claims {
+    let claim = |(name, value): (&str, &str)| {
+        let mut words = value.split(' ');
+        let mut number = || words.next()?.parse().ok();
+        let (demand, held) = (number()?, number()?);
+        Some((subject(name)?, Claim { demand, held, is_wanted: number() == Some(1) }))
+    };
+    state.key_values().filter_map(claim).collect()
+}
+
+/// What a member's key is about.
+fn subject(name: &str) -> Option<Subject> {
+    if let Some(rule) = name.strip_prefix(RULE) {
+        return Some(Subject::rule(rule));
+    }
+    let (key, rule) = name.strip_prefix(KEY)?.split_once(':')?;
+    Some(Subject { rule: rule.to_owned(), key: Some(u64::from_str_radix(key, 16).ok()?) })
 }

@@ -19,14 +19,11 @@ use foldhash::fast::FixedState;
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 
+use super::rule_shares::{Asked, CachedMachine, RuleHistories, RuleShares, follows_keys, renewed};
 #[cfg(feature = "gossip")]
 use super::{
-    asked::{AskedUnits, RefusedUnits},
+    demand::{AskedUnits, RefusedUnits},
     rule_shares::{Subject, fleet_key},
-};
-use super::{
-    cached_machine::{Asked, CachedMachine, follows_keys, renewed},
-    rule_shares::{RuleHistories, RuleShares},
 };
 #[cfg(feature = "gossip")]
 use crate::backend::request::TierState;

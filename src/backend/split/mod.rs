@@ -4,23 +4,16 @@
 //! Invariant: while shares sum to one, the fleet admits what the table at
 //! [`Split`] says.
 
-#[cfg(feature = "gossip")]
-mod asked;
-#[cfg(any(feature = "gossip", test))]
-mod busy_keys;
 #[cfg(any(feature = "gossip", test))]
 mod by_demand;
-mod cached_machine;
-mod dns;
-mod env;
+#[cfg(any(feature = "gossip", test))]
+#[cfg_attr(not(feature = "gossip"), allow(dead_code, reason = "only gossip counts it"))]
+mod demand;
 #[cfg(feature = "gossip")]
 mod gossip;
 pub(super) mod machines;
-#[cfg(feature = "gossip")]
-mod messages;
 mod rule_shares;
 mod share;
-mod weights;
 
 #[cfg(test)]
 mod tests;
@@ -32,7 +25,7 @@ use tokio::sync::watch;
 #[cfg(feature = "gossip")]
 pub use self::gossip::Gossip;
 use self::machines::ShareMachines;
-pub use self::{dns::Dns, share::Share};
+pub use self::share::{Dns, Share};
 use super::{
     contract::{Extension, InProcess, forward_backend},
     memory::{MAX_KEYS, engine::Engine},

@@ -1,4 +1,4 @@
-use super::*;
+use super::super::*;
 
 fn of(weights: &[f64]) -> Vec<u64> {
     to_integers(weights, 1 << 20).unwrap()

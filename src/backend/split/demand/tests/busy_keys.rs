@@ -1,4 +1,4 @@
-use super::*;
+use super::super::*;
 
 fn key(rule: &str, key: u64) -> Subject {
     Subject { rule: rule.to_owned(), key: Some(key) }
