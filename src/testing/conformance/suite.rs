@@ -58,11 +58,11 @@ pub struct Suite {
     /// Real time, and how late a request may be admitted.
     pub(super) real_time: Option<Duration>,
     /// The time after which a refund has arrived.
-    pub(super) lag: Duration,
-    pub(super) consistency: Consistency,
+    lag: Duration,
+    consistency: Consistency,
 }
 
-pub(super) type MakeCapped = Box<dyn Fn(usize) -> Arc<dyn Backend> + Send + Sync>;
+type MakeCapped = Box<dyn Fn(usize) -> Arc<dyn Backend> + Send + Sync>;
 
 impl Suite {
     /// A suite for backends from `make`. They may share a store, if it is
