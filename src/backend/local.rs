@@ -186,9 +186,16 @@ impl LocalLimits {
         }
     }
 
-    /// Asks for each part of a request, the local one first. The other one is asked only if
-    /// that admits it.
+    /// Decides each part of a request, the local one first; or asks, and charges nothing. The
+    /// other part is asked for only if the local one is admitted.
     fn decide_parts(&self, request: &Request<'_>, charges: bool) -> Decide {
+        let ask_inner = |request: &Request<'_>| match charges {
+            true => self.inner.decide(request),
+            false => self.inner.peek(request),
+        };
+        if !request.charges.iter().any(|charge| charge.is_adaptive()) {
+            return ask_inner(request);
+        }
         let (own, others): (Charges<'_>, Charges<'_>) =
             request.charges.iter().copied().partition(|charge| charge.is_adaptive());
         let parts = Parts::new(request.charges);
@@ -209,8 +216,7 @@ impl LocalLimits {
             held.into_iter().for_each(Held::keep);
             return Decide::Now(Ok(local));
         }
-        let asked = if charges { self.inner.decide(&of_others) } else { self.inner.peek(&of_others) };
-        match asked {
+        match ask_inner(&of_others) {
             Decide::Now(result) => Decide::Now(parts.join(&local, held, result)),
             Decide::Later(reply) => Decide::later(async move { parts.join(&local, held, reply.await) }),
         }
@@ -219,17 +225,11 @@ impl LocalLimits {
 
 impl Backend for LocalLimits {
     fn decide(&self, request: &Request<'_>) -> Decide {
-        match request.charges.iter().any(|charge| charge.is_adaptive()) {
-            true => self.decide_parts(request, true),
-            false => self.inner.decide(request),
-        }
+        self.decide_parts(request, true)
     }
 
     fn peek(&self, request: &Request<'_>) -> Decide {
-        match request.charges.iter().any(|charge| charge.is_adaptive()) {
-            true => self.decide_parts(request, false),
-            false => self.inner.peek(request),
-        }
+        self.decide_parts(request, false)
     }
 
     fn refund(&self, receipt: &Receipt, now: Timestamp) {
