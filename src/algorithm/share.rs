@@ -35,8 +35,8 @@ pub struct Share {
     index: u64,
     /// The share is `weight` of `total`: whole numbers, so that all shares sum
     /// to the limit exactly.
-    weight: u64,
-    total: u64,
+    pub(crate) weight: u64,
+    pub(crate) total: u64,
     division: Division,
 }
 

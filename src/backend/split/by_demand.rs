@@ -90,30 +90,6 @@ pub(super) struct Patience {
     pub(super) expected: u64,
 }
 
-/// What this instance holds of a rule or key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Holding {
-    part: u64,
-    total: u64,
-    share: Share,
-}
-
-impl Holding {
-    fn of(index: usize, weights: &[u64]) -> Self {
-        let (part, total) = (weights[index], weights.iter().sum());
-        Self { part, total, share: Share::by_weight(index, weights) }
-    }
-
-    fn none() -> Self {
-        Self { part: 0, total: 1, share: Share::none() }
-    }
-
-    fn of_whole(&self) -> u64 {
-        let part = u128::from(self.part) * u128::from(WHOLE) / u128::from(self.total.max(1));
-        u64::try_from(part).unwrap_or(WHOLE)
-    }
-}
-
 /// Follows the views of one instance.
 #[derive(Debug)]
 pub(super) struct DemandShares {
@@ -121,11 +97,11 @@ pub(super) struct DemandShares {
     patience: Patience,
     /// The last view that decided otherwise than the one before, and when it came.
     seen: View,
-    seen_since: Option<u64>,
+    seen_since: u64,
     missing_since: BTreeMap<String, u64>,
     /// The common share's rule has no name.
-    in_force: BTreeMap<Subject, Holding>,
-    targets: BTreeMap<Subject, Holding>,
+    in_force: BTreeMap<Subject, Share>,
+    targets: BTreeMap<Subject, Share>,
     /// Keys that a member wants to have shares of their own.
     wanted: BTreeSet<Subject>,
 }
@@ -136,9 +112,9 @@ impl DemandShares {
             own,
             patience,
             seen: View::new(),
-            seen_since: None,
+            seen_since: 0,
             missing_since: BTreeMap::new(),
-            in_force: BTreeMap::from([(Subject::default(), Holding::none())]),
+            in_force: BTreeMap::from([(Subject::default(), Share::none())]),
             targets: BTreeMap::new(),
             wanted: BTreeSet::new(),
         }
@@ -148,15 +124,14 @@ impl DemandShares {
     pub(super) fn update(&mut self, view: View, now: u64) -> Option<RuleShares> {
         let places = self.places(view, now);
         let is_alone = places.values().filter(|member| member.is_live).count() <= 1;
-        let is_same = self.seen_since.is_some()
-            && self.seen.keys().eq(places.keys())
+        let is_same = self.seen.keys().eq(places.keys())
             && self.seen.values().zip(places.values()).all(|(seen, member)| seen.decides_as(member));
         if !is_same {
-            (self.seen, self.seen_since) = (places.clone(), Some(now));
+            (self.seen, self.seen_since) = (places.clone(), now);
         }
         // An instance that has just started has yet to be answered.
         let intervals = if is_alone && places.len() == 1 { 10 } else { 2 };
-        let quiet = now.saturating_sub(self.seen_since.unwrap_or(now));
+        let quiet = now.saturating_sub(self.seen_since);
         let is_stable = quiet >= self.patience.gossip_interval.saturating_mul(intervals);
         let mut is_changed = false;
         if !is_same {
@@ -167,7 +142,7 @@ impl DemandShares {
             let held = self.held(subject);
             let is_guarded = !is_alone && !subject.rule.is_empty();
             let may_grow = || is_stable && (!is_guarded || self.have_made_way(&places, subject, target));
-            if held != target && (target.share.is_smaller_than(&held.share) || may_grow()) {
+            if held != target && (target.is_smaller_than(held) || may_grow()) {
                 self.in_force.insert(subject.clone(), target.clone());
                 is_changed = true;
             }
@@ -177,12 +152,12 @@ impl DemandShares {
 
     /// Those of the common share, of the rules, and of the keys that have or had shares of
     /// their own.
-    fn all_targets(&self, places: &View, is_alone: bool) -> BTreeMap<Subject, Holding> {
+    fn all_targets(&self, places: &View, is_alone: bool) -> BTreeMap<Subject, Share> {
         let claimed = places.values().flat_map(|member| member.claims.keys());
         let rules: BTreeSet<&Subject> =
             claimed.chain(self.in_force.keys()).filter(|subject| subject.key.is_none()).collect();
         let target = |subject: &Subject| (subject.clone(), self.target(places, subject, is_alone));
-        let mut targets: BTreeMap<Subject, Holding> = rules.into_iter().take(MAX_RULES).map(target).collect();
+        let mut targets: BTreeMap<Subject, Share> = rules.into_iter().take(MAX_RULES).map(target).collect();
         for key in self.in_force.keys().filter(|subject| subject.key.is_some()) {
             let of_rule = targets.get(&key.of_rule()).filter(|_| !self.wanted.contains(key)).cloned();
             targets.insert(key.clone(), of_rule.unwrap_or_else(|| self.target(places, key, is_alone)));
@@ -214,14 +189,14 @@ impl DemandShares {
 
     /// What this instance holds. A key that is new here had its rule's share, and a rule the
     /// common one.
-    fn held(&self, subject: &Subject) -> &Holding {
+    fn held(&self, subject: &Subject) -> &Share {
         let of_rule = || self.in_force.get(&subject.of_rule()).unwrap_or(&self.in_force[&Subject::default()]);
         self.in_force.get(subject).unwrap_or_else(of_rule)
     }
 
     /// Whether the others say that they hold no more than what is left beside the target.
     /// Those that are missing say nothing, and have what the target leaves them.
-    fn have_made_way(&self, places: &View, subject: &Subject, target: &Holding) -> bool {
+    fn have_made_way(&self, places: &View, subject: &Subject, target: &Share) -> bool {
         let equal = WHOLE / places.len() as u64;
         let of_rule = subject.of_rule();
         let held = |member: &Member| {
@@ -231,7 +206,7 @@ impl DemandShares {
         let weights = weights(&places.values().collect::<Vec<_>>(), subject);
         let members = places.iter().zip(weights).filter(|((name, _), _)| **name != self.own);
         let others = members.map(|((_, member), weight)| if member.is_live { held(member) } else { weight });
-        others.fold(target.of_whole(), u64::saturating_add) <= WHOLE + places.len() as u64
+        others.fold(of_whole(target), u64::saturating_add) <= WHOLE + places.len() as u64
     }
 
     /// The keys that all members measure, each with what they are asked for as far as it is
@@ -250,11 +225,11 @@ impl DemandShares {
         let rules = self.targets.keys().chain(demand.keys()).filter(|subject| subject.key.is_none());
         let keys = self.wanted.iter().chain(wants.keys());
         let claim = |subject: &Subject| {
-            let target = self.targets.get(subject).map_or(0, Holding::of_whole);
+            let target = self.targets.get(subject).map_or(0, of_whole);
             let unknown = u64::from(subject.key.is_none());
             Claim {
                 demand: demand.get(subject).copied().unwrap_or(unknown),
-                held: self.held(subject).of_whole().max(target),
+                held: of_whole(self.held(subject)).max(target),
                 is_wanted: wants.contains_key(subject),
             }
         };
@@ -281,23 +256,27 @@ impl DemandShares {
         view
     }
 
-    fn target(&self, places: &View, subject: &Subject, is_alone: bool) -> Holding {
+    fn target(&self, places: &View, subject: &Subject, is_alone: bool) -> Share {
         let index = places.keys().position(|name| *name == self.own).unwrap_or(0);
         if is_alone && places.len() == 1 {
             let expected = self.patience.expected.clamp(1, Share::MAX_COUNT);
-            return Holding { part: 1, total: expected, share: Share::equal(0, expected) };
+            return Share::equal(0, expected);
         }
         let members: Vec<&Member> = places.values().collect();
-        Holding::of(index, &if is_alone { vec![1; members.len()] } else { weights(&members, subject) })
+        Share::by_weight(index, &if is_alone { vec![1; members.len()] } else { weights(&members, subject) })
     }
 
     fn shares(&self) -> RuleShares {
-        let share = |holding: &Holding| holding.share.clone();
-        let mut own: BTreeMap<_, _> =
-            self.in_force.iter().map(|(subject, holding)| (subject.clone(), share(holding))).collect();
+        let mut own = self.in_force.clone();
         let common = own.remove(&Subject::default()).unwrap_or(Share::none());
         RuleShares { common, own }
     }
+}
+
+/// What a share has of the whole.
+fn of_whole(share: &Share) -> u64 {
+    let part = u128::from(share.weight) * u128::from(WHOLE) / u128::from(share.total);
+    u64::try_from(part).unwrap_or(WHOLE)
 }
 
 /// The part of each member, in their order: a missing one has what it held. Of a key, one

@@ -94,7 +94,7 @@ impl OwnDemand {
 
     /// The keys for which this instance wants shares of their own.
     pub(super) fn busy(&self) -> &BTreeMap<Subject, u64> {
-        self.busy.wanted()
+        &self.busy.wanted
     }
 
     /// Some rounds are over, in which so many units were asked for, and refused, in a fleet
@@ -214,10 +214,6 @@ pub(super) struct BusyKeys {
 }
 
 impl BusyKeys {
-    pub(super) fn wanted(&self) -> &BTreeMap<Subject, u64> {
-        &self.wanted
-    }
-
     /// A round is over, in which so many units were refused, in a fleet of so many members.
     /// `demand` is that of a wanted key, 0 before it is measured.
     pub(super) fn follow(

@@ -74,12 +74,6 @@ struct RuleHistory {
     keys: HashMap<u64, ShareHistory, FixedState>,
 }
 
-impl RuleHistory {
-    fn all(&mut self) -> impl Iterator<Item = &mut ShareHistory> {
-        self.keys.values_mut().chain([&mut self.rule])
-    }
-}
-
 impl RuleHistories {
     pub(super) fn new(common: Share) -> Self {
         Self { common: ShareHistory::new(common), rules: HashMap::new(), known: HashMap::default() }
@@ -148,7 +142,7 @@ impl RuleHistories {
 
     /// The clock is at `now` again: a later change counts as if it happened now.
     pub(super) fn step_back(&mut self, now: u64) {
-        let of_rules = self.rules.values_mut().flat_map(RuleHistory::all);
+        let of_rules = self.rules.values_mut().flat_map(|history| history.keys.values_mut().chain([&mut history.rule]));
         of_rules.chain([&mut self.common]).for_each(|history| history.step_back(now));
     }
 }

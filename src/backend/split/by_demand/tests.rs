@@ -63,12 +63,12 @@ fn view(members: &[(&str, Member)]) -> View {
     members.iter().map(|(name, member)| ((*name).to_owned(), member.clone())).collect()
 }
 
-fn holding(shares: &DemandShares) -> &Holding {
+fn holding(shares: &DemandShares) -> &Share {
     shares.held(&rule())
 }
 
 fn held(shares: &DemandShares) -> u64 {
-    holding(shares).of_whole()
+    of_whole(holding(shares))
 }
 
 #[test]
@@ -226,7 +226,7 @@ impl World {
     }
 
     fn held_of_key(&self) -> u64 {
-        self.nodes.values().map(|node| node.shares.held(&key()).of_whole()).sum()
+        self.nodes.values().map(|node| of_whole(node.shares.held(&key()))).sum()
     }
 
     /// What all may have of a key at most, as views differ, by who has a place in each.
@@ -246,7 +246,7 @@ impl World {
                 let of_each = || parts.iter().map(|parts| parts[name]);
                 differ = differ.max(of_each().fold(0.0, f64::max) / of_each().fold(1.0, f64::min));
             } else {
-                unseen += node.shares.held(&key()).of_whole() as f64;
+                unseen += of_whole(node.shares.held(&key())) as f64;
             }
         }
         WHOLE as f64 * differ + unseen + self.nodes.len() as f64 * 4.0
@@ -262,7 +262,7 @@ impl World {
 
     fn divide_the_whole(&self) -> bool {
         let holdings = || self.nodes.values().map(|node| holding(&node.shares));
-        let sum: u64 = holdings().map(|holding| holding.part).sum();
+        let sum: u64 = holdings().map(|holding| holding.weight).sum();
         holdings().all(|holding| holding.total == sum)
     }
 
