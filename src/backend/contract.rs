@@ -393,64 +393,73 @@ impl InProcess {
 /// Implements [`Backend`] by another backend, to which the expression leads.
 macro_rules! forward_backend {
     ([$($generics:tt)*] $type:ty, $this:ident => $inner:expr, $extension:expr) => {
-        impl $($generics)* $crate::backend::Backend for $type {
-            fn decide(&$this, request: &$crate::backend::Request<'_>) -> $crate::backend::Decide {
-                $inner.decide(request)
-            }
+        const _: () = {
+            use std::sync::Weak;
 
-            fn refund(&$this, receipt: &$crate::backend::Receipt, now: $crate::time::Timestamp) {
-                $inner.refund(receipt, now);
-            }
+            use futures_util::future::BoxFuture;
+            use $crate::{
+                backend::{
+                    Backend, Charge, CooldownListener, CooldownNotice, Decide, Extension, Receipt, Request,
+                    Settlement, Usage,
+                },
+                error::BackendError,
+                time::Timestamp,
+            };
 
-            fn inner(&$this) -> Option<&dyn $crate::backend::Backend> {
-                $inner.inner()
-            }
+            impl $($generics)* Backend for $type {
+                fn decide(&$this, request: &Request<'_>) -> Decide {
+                    $inner.decide(request)
+                }
 
-            fn release(&$this, receipt: &$crate::backend::Receipt, now: $crate::time::Timestamp) {
-                $inner.release(receipt, now);
-            }
+                fn refund(&$this, receipt: &Receipt, now: Timestamp) {
+                    $inner.refund(receipt, now);
+                }
 
-            fn settle(
-                &$this,
-                receipt: &$crate::backend::Receipt,
-                settlement: $crate::backend::Settlement,
-                now: $crate::time::Timestamp,
-            ) {
-                $inner.settle(receipt, settlement, now);
-            }
+                fn inner(&$this) -> Option<&dyn Backend> {
+                    $inner.inner()
+                }
 
-            fn peek(&$this, request: &$crate::backend::Request<'_>) -> $crate::backend::Decide {
-                $inner.peek(request)
-            }
+                fn release(&$this, receipt: &Receipt, now: Timestamp) {
+                    $inner.release(receipt, now);
+                }
 
-            fn reset(
-                &$this,
-                charges: &[$crate::backend::Charge<'_>],
-                now: $crate::time::Timestamp,
-            ) -> futures_util::future::BoxFuture<'static, Result<u64, $crate::error::BackendError>> {
-                $inner.reset(charges, now)
-            }
+                fn settle(&$this, receipt: &Receipt, settlement: Settlement, now: Timestamp) {
+                    $inner.settle(receipt, settlement, now);
+                }
 
-            fn share_cooldown(&$this, notice: &$crate::backend::CooldownNotice<'_>) {
-                $inner.share_cooldown(notice);
-            }
+                fn peek(&$this, request: &Request<'_>) -> Decide {
+                    $inner.peek(request)
+                }
 
-            fn subscribe_cooldowns(&$this, listener: std::sync::Weak<$crate::backend::CooldownListener>) {
-                $inner.subscribe_cooldowns(listener);
-            }
+                fn reset(
+                    &$this,
+                    charges: &[Charge<'_>],
+                    now: Timestamp,
+                ) -> BoxFuture<'static, Result<u64, BackendError>> {
+                    $inner.reset(charges, now)
+                }
 
-            fn drain(&$this, now: $crate::time::Timestamp) -> futures_util::future::BoxFuture<'static, ()> {
-                $inner.drain(now)
-            }
+                fn share_cooldown(&$this, notice: &CooldownNotice<'_>) {
+                    $inner.share_cooldown(notice);
+                }
 
-            fn usage(&$this) -> $crate::backend::Usage {
-                $inner.usage()
-            }
+                fn subscribe_cooldowns(&$this, listener: Weak<CooldownListener>) {
+                    $inner.subscribe_cooldowns(listener);
+                }
 
-            fn extension(&$this) -> Option<&dyn $crate::backend::contract::Extension> {
-                $extension
+                fn drain(&$this, now: Timestamp) -> BoxFuture<'static, ()> {
+                    $inner.drain(now)
+                }
+
+                fn usage(&$this) -> Usage {
+                    $inner.usage()
+                }
+
+                fn extension(&$this) -> Option<&dyn Extension> {
+                    $extension
+                }
             }
-        }
+        };
     };
 }
 
