@@ -47,10 +47,7 @@ pub(crate) struct ShareMachines {
     version: AtomicU64,
     state: Mutex<State>,
     #[cfg(feature = "gossip")]
-    leave: std::sync::OnceLock<Leave>,
-    /// What it has to refuse, where its share follows demand.
-    #[cfg(feature = "gossip")]
-    refused: Option<Mutex<RefusedUnits>>,
+    by_demand: Option<ByDemand>,
 }
 
 struct State {
@@ -58,14 +55,20 @@ struct State {
     source: Option<watch::Receiver<Share>>,
     /// The share that the first decision takes.
     joins_with: Option<Share>,
-    /// What each thread has counted, where somebody reads it.
-    #[cfg(feature = "gossip")]
-    asked: Option<AskedUnits>,
+}
+
+/// What an instance keeps whose share follows demand.
+#[cfg(feature = "gossip")]
+#[derive(Default)]
+struct ByDemand {
+    asked: Mutex<AskedUnits>,
+    refused: Mutex<RefusedUnits>,
+    leave: std::sync::OnceLock<Leave>,
 }
 
 /// How an instance leaves its fleet.
 #[cfg(feature = "gossip")]
-pub(super) type Leave = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+type Leave = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// What one thread caches.
 pub(crate) struct ThreadMachines {
@@ -106,21 +109,13 @@ thread_local! {
 impl ShareMachines {
     pub(super) fn new(share: Share, source: Option<watch::Receiver<Share>>) -> Self {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
-        let state = State {
-            histories: Arc::new(RuleHistories::new(share)),
-            source,
-            joins_with: None,
-            #[cfg(feature = "gossip")]
-            asked: None,
-        };
+        let state = State { histories: Arc::new(RuleHistories::new(share)), source, joins_with: None };
         Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             version: AtomicU64::new(0),
             state: Mutex::new(state),
             #[cfg(feature = "gossip")]
-            leave: std::sync::OnceLock::new(),
-            #[cfg(feature = "gossip")]
-            refused: None,
+            by_demand: None,
         }
     }
 
@@ -216,8 +211,8 @@ impl ShareMachines {
     #[cold]
     fn new_count(&self, rule: &'static str, key: Option<u64>) -> Asked {
         #[cfg(feature = "gossip")]
-        if let Some(asked) = &mut self.state().asked {
-            return asked.add(Subject { rule: rule.to_owned(), key });
+        if let Some(by_demand) = &self.by_demand {
+            return lock(&by_demand.asked).add(Subject { rule: rule.to_owned(), key });
         }
         let _ = (rule, key);
         Asked::default()
@@ -237,9 +232,7 @@ impl ShareMachines {
 impl ShareMachines {
     /// Without a share until it is given one, and with counts that are read.
     pub(super) fn by_demand() -> Self {
-        let machines = Self::new(Share::none(), None);
-        machines.state().asked = Some(AskedUnits::default());
-        Self { refused: Some(Mutex::default()), ..machines }
+        Self { by_demand: Some(ByDemand::default()), ..Self::new(Share::none(), None) }
     }
 
     /// Puts shares in force. At once, so that an instance that decides nothing for a
@@ -251,13 +244,14 @@ impl ShareMachines {
 
     /// How many units were asked for since the last call, and refused.
     pub(super) fn take_asked(&self) -> [std::collections::BTreeMap<Subject, u64>; 2] {
-        let asked = self.state().asked.as_mut().map(AskedUnits::take);
-        let refused = self.refused.as_ref().map(|refused| lock(refused).take());
-        [asked.unwrap_or_default(), refused.unwrap_or_default()]
+        let take = |by_demand: &ByDemand| [lock(&by_demand.asked).take(), lock(&by_demand.refused).take()];
+        self.by_demand.as_ref().map(take).unwrap_or_default()
     }
 
     pub(super) fn leave_by(&self, leave: Leave) {
-        let _ = self.leave.set(leave);
+        if let Some(by_demand) = &self.by_demand {
+            let _ = by_demand.leave.set(leave);
+        }
     }
 }
 
@@ -305,14 +299,14 @@ impl MachineSource for Arc<ShareMachines> {
     /// Not where another thread counts: no request waits for that.
     #[cfg(feature = "gossip")]
     fn count_refused(&self, charges: &[Charge<'_>], tiers: &[TierState]) {
+        let Some(by_demand) = &self.by_demand else { return };
         let mut states = tiers.iter();
         for charge in charges {
             // All of its states are read: the next charge's follow.
             let found = charge.tiers().iter().zip(states.by_ref().take(charge.tiers().len()));
             if found.filter(|(tier, state)| state.violated && follows_keys(tier)).count() > 0
-                && let Some(refused) = &self.refused
                 && let Some(key) = fleet_key(charge)
-                && let Ok(mut refused) = refused.try_lock()
+                && let Ok(mut refused) = by_demand.refused.try_lock()
             {
                 refused.count(charge.rule.id, key, charge.cost);
             }
@@ -321,7 +315,7 @@ impl MachineSource for Arc<ShareMachines> {
 
     #[cfg(feature = "gossip")]
     fn leave(&self) -> BoxFuture<'static, ()> {
-        match self.leave.get() {
+        match self.by_demand.as_ref().and_then(|by_demand| by_demand.leave.get()) {
             Some(leave) => leave(),
             None => Box::pin(std::future::ready(())),
         }
