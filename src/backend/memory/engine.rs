@@ -33,7 +33,7 @@ const MOST_RACES: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Engine<M> {
     pub(super) store: Store,
-    pub(super) source: M,
+    pub(in crate::backend) source: M,
 }
 
 impl Engine<FullQuota> {
@@ -45,10 +45,6 @@ impl Engine<FullQuota> {
 impl<M: MachineSource> Engine<M> {
     pub(crate) fn new(max_keys: usize, source: M) -> Self {
         Self { store: Store::new(max_keys), source }
-    }
-
-    pub(crate) fn source(&self) -> &M {
-        &self.source
     }
 
     /// Charges a request, if all its tiers admit it in time.

@@ -198,20 +198,20 @@ impl Split {
     /// joins a running fleet, or restarts, adds nothing to what the others may
     /// have spent already.
     pub fn joining(self) -> Self {
-        self.engine.source().join();
+        self.engine.source.join();
         self
     }
 
     /// The most counters that are held, as for [`Local`](super::Local): 1,000,000
     /// unless set.
     pub fn max_keys(self, max_keys: usize) -> Self {
-        Self::with(Arc::clone(self.engine.source()), max_keys)
+        Self::with(Arc::clone(&self.engine.source), max_keys)
     }
 
     /// The share in force.
     #[must_use]
     pub fn share(&self) -> Share {
-        self.engine.source().current()
+        self.engine.source.current()
     }
 }
 
