@@ -136,9 +136,9 @@ impl OwnDemand {
 /// takes to tell a change from chance: each change of a demand moves shares, and a window
 /// that is open keeps the smallest.
 #[derive(Debug, Default)]
-pub(super) struct Demand {
+struct Demand {
     /// 0 before the first round.
-    pub(super) published: u64,
+    published: u64,
     /// What was counted since it was last compared, and in how many rounds.
     units: u64,
     rounds: u64,
@@ -152,7 +152,7 @@ impl Demand {
     /// Counts what a key was asked for in some rounds, and all instances in each, as far as
     /// it is known. The first demand is published once chance makes an eighth of a difference
     /// to the key's shares.
-    pub(super) fn count_key(&mut self, units: u64, rounds: u64, all: u64) {
+    fn count_key(&mut self, units: u64, rounds: u64, all: u64) {
         if self.published > 0 {
             return self.count(units, rounds);
         }
@@ -165,7 +165,7 @@ impl Demand {
     }
 
     /// Counts what was asked for in some rounds.
-    pub(super) fn count(&mut self, units: u64, rounds: u64) {
+    fn count(&mut self, units: u64, rounds: u64) {
         let all = (self.units.saturating_add(units), self.rounds.saturating_add(rounds));
         // A jump shows at once, and without what was before it.
         (self.units, self.rounds) = if self.is_other(units, rounds) { (units, rounds) } else { all };
@@ -208,7 +208,7 @@ const FEWEST_REFUSED: u64 = 8;
 /// Keys whose requests are refused here, though other instances may have units of theirs to
 /// spare.
 #[derive(Debug, Default)]
-pub(super) struct BusyKeys {
+struct BusyKeys {
     /// With the demand that was refused; 0 before it is measured.
     wanted: BTreeMap<Subject, u64>,
 }
@@ -216,12 +216,7 @@ pub(super) struct BusyKeys {
 impl BusyKeys {
     /// A round is over, in which so many units were refused, in a fleet of so many members.
     /// `demand` is that of a wanted key, 0 before it is measured.
-    pub(super) fn follow(
-        &mut self,
-        refused: &BTreeMap<Subject, u64>,
-        demand: impl Fn(&Subject) -> u64,
-        members: usize,
-    ) {
+    fn follow(&mut self, refused: &BTreeMap<Subject, u64>, demand: impl Fn(&Subject) -> u64, members: usize) {
         self.wanted.retain(|key, first| {
             let (demand, is_refused) = (demand(key), refused.contains_key(key));
             if *first == 0 || is_refused {
