@@ -17,8 +17,7 @@ use foldhash::fast::RandomState;
 use http::StatusCode;
 
 use super::{
-    adaptive_limit::LimitSteps,
-    adaptive_rate::RateSteps,
+    adaptive::{LimitSteps, RateSteps},
     choices::{Consistency, FailureMode, Messages},
     estimates::Estimates,
     matcher::Matcher,
@@ -29,7 +28,8 @@ use super::{
     rule_keys::{RuleKeys, Selection},
     statuses::Statuses,
     tiers::{OwnTierCache, OwnTiers, Tier, TierSets, intern, next_version},
-    validate::{check_own_tiers, validate},
+    validate::validate,
+    validate_tiers::check_own_tiers,
 };
 use crate::{
     decision::RuleName,
@@ -281,7 +281,7 @@ impl CompiledRule {
         let (rule, ignore_case) = (&policy.rules[source], policy.ignore_case);
         let id = intern(&rule.id);
         let ladder = rule.adaptive_rate.as_ref().map(RateSteps::new);
-        let limits = LimitSteps::new(rule);
+        let limits = LimitSteps::new(&rule.tiers);
         let steps = match (&ladder, &limits) {
             (Some(ladder), _) => ladder.quotas(rule.cost).collect(),
             (None, Some(limits)) => limits.quotas().collect(),

@@ -4,8 +4,7 @@
 //! (`policy_source`). A [`Policy`] is plain data. It is validated once, when it
 //! is read from a file or compiled, and a compiled policy never changes.
 
-mod adaptive_limit;
-mod adaptive_rate;
+mod adaptive;
 pub(crate) mod charge;
 mod choices;
 mod compiled;
@@ -30,31 +29,31 @@ mod rule_match;
 mod spelling;
 mod tiers;
 mod validate;
+mod validate_tiers;
 mod warnings;
 
 use crate::headers::statuses;
 
 #[cfg(test)]
-pub(crate) use self::adaptive_rate::per_second;
+pub(crate) use self::adaptive::per_second;
 #[cfg(feature = "admin")]
 pub(crate) use self::compiled::Carried;
 #[cfg(feature = "watch")]
 pub(crate) use self::validate::check_instances;
+pub use self::{
+    adaptive::AdaptiveRate,
+    choices::{Consistency, Dimension, FailureMode, Messages, Unsettled},
+    policy::Policy,
+    rule::Rule,
+    statuses::Statuses,
+    tiers::Tier,
+};
 pub(crate) use self::{
-    adaptive_limit::{LimitBounds, LimitSteps},
-    adaptive_rate::{RateBounds, RateSteps},
+    adaptive::{LimitBounds, LimitSteps, RateBounds, RateSteps},
     charge::{ChargedRule, OwnedCharge, ReservationOwner},
     compiled::{CompiledPolicy, CompiledRule},
     explain::RuleExplanation,
     networks::{Networks, addresses, canonical_network},
     overrides::Overrides,
     resolve::{Resolved, Unidentified, UnusableTiers},
-};
-pub use self::{
-    adaptive_rate::AdaptiveRate,
-    choices::{Consistency, Dimension, FailureMode, Messages, Unsettled},
-    policy::Policy,
-    rule::Rule,
-    statuses::Statuses,
-    tiers::Tier,
 };

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 #[cfg(feature = "serde")]
 use super::forms;
 use super::{
-    adaptive_rate::AdaptiveRate,
+    adaptive::AdaptiveRate,
     choices::{Consistency, Dimension, FailureMode, Messages, PerByte, Unsettled},
     exceptions::{Limits, Override},
     rule_match::Match,

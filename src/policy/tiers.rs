@@ -18,7 +18,7 @@ use std::{
 use foldhash::fast::RandomState;
 
 use super::{
-    adaptive_rate::RateSteps,
+    adaptive::RateSteps,
     exceptions::{Limits, Override},
     networks::{self, Networks},
     rule::Rule,

@@ -14,7 +14,7 @@ use super::{
     rule_match::Match,
     spelling::decode,
     statuses::Item,
-    validate::tier_sets,
+    validate_tiers::tier_sets,
 };
 use crate::{error::ConfigError, quota::Quota};
 

@@ -1,8 +1,8 @@
-//! An adaptive rate: what an operator sets of it, [`AdaptiveRate`], and the limits that it
-//! steps through, [`RateSteps`].
+//! What a rule adapts: a rate ([`AdaptiveRate`], as an operator sets it), and a concurrency
+//! limit; and the limits that each steps through, [`RateSteps`] and [`LimitSteps`].
 //!
-//! Not here: the control law and the current rate of a key (`limiter/adaptive`).
-//! Invariant: all steps have the same window, so that one counter serves them.
+//! Not here: the control laws, and the current rate or limit of a key (`limiter`). Invariant:
+//! all steps have the same window, so that one counter serves them.
 
 use std::{iter, time::Duration};
 
@@ -189,7 +189,7 @@ pub(crate) fn per_second(quota: &Quota) -> f64 {
     quota.limit() as f64 * 1e9 / nanos(quota.window()).max(1) as f64
 }
 
-/// The limits that a rule's adaptive tier can have.
+/// The limits that an adaptive rate can have.
 #[derive(Debug)]
 pub(crate) struct RateSteps {
     /// Units per window, ascending.
@@ -270,14 +270,54 @@ impl RateSteps {
     }
 }
 
-/// The limits that a rule steps through.
+/// The bounds of an adaptive concurrency limit, in units in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct LimitBounds {
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+    pub(crate) start: f64,
+}
+
+/// The limits that an adaptive concurrency limit can have.
+#[derive(Debug)]
+pub(crate) struct LimitSteps {
+    /// Ascending.
+    limits: Box<[u64]>,
+    pub(crate) bounds: LimitBounds,
+}
+
+impl LimitSteps {
+    /// `None` where a rule's tiers have no such tier.
+    #[allow(clippy::cast_precision_loss, reason = "validation bounds the maximum")]
+    pub(super) fn new(tiers: &[Quota]) -> Option<Self> {
+        let (min, max, start) = tiers.iter().find_map(Quota::adaptive_bounds)?;
+        let bounds = LimitBounds { min: min as f64, max: max as f64, start: start as f64 };
+        Some(Self { limits: ascending(min, max), bounds })
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.limits.len()
+    }
+
+    /// The quotas, from the minimum to the maximum.
+    pub(super) fn quotas(&self) -> impl Iterator<Item = Quota> + '_ {
+        self.limits.iter().map(|&limit| Quota::adaptive(limit, limit, limit))
+    }
+
+    /// The index of the highest step that is at most `limit`, or 0.
+    pub(crate) fn step(&self, limit: u64) -> usize {
+        self.limits.partition_point(|&step| step <= limit).saturating_sub(1)
+    }
+}
+
+/// The steps from one limit to another.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     clippy::cast_precision_loss,
     reason = "validation bounds limits to 32 bits"
 )]
-pub(super) fn ascending(lowest: u64, highest: u64) -> Box<[u64]> {
+fn ascending(lowest: u64, highest: u64) -> Box<[u64]> {
     let above = |limit: u64| ((limit as f64 * STEP) as u64).max(limit + 1).min(highest);
     iter::successors(Some(lowest), |&limit| (limit < highest).then(|| above(limit))).collect()
 }
