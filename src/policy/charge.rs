@@ -10,11 +10,11 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use smallvec::SmallVec;
 
 use super::{
-    choices::Consistency,
     compiled::{CompiledPolicy, CompiledRule},
     exceptions::{Limits, Override},
     rule::Rule,
     rule_keys::Selection,
+    settings::Consistency,
     tiers::{OwnTiers, Tier, TierSets},
 };
 use crate::{

@@ -18,7 +18,6 @@ use http::StatusCode;
 
 use super::{
     adaptive::{LimitSteps, RateSteps},
-    choices::{Consistency, FailureMode, Messages},
     estimates::Estimates,
     matcher::Matcher,
     overrides::Overrides,
@@ -26,6 +25,7 @@ use super::{
     policy::Policy,
     rule::Rule,
     rule_keys::{RuleKeys, Selection},
+    settings::{Consistency, FailureMode, Messages},
     statuses::Statuses,
     tiers::{OwnTierCache, OwnTiers, Tier, TierSets, intern, next_version},
     validate::validate,

@@ -13,10 +13,7 @@ use serde::{
     de::{DeserializeSeed, Error, SeqAccess, Visitor},
 };
 
-use super::{
-    choices::Dimension,
-    statuses::{Item, Statuses},
-};
+use super::statuses::{Item, Statuses};
 use crate::{descriptor::Priority, quota::Quota, time::in_one_unit, unit::REQUESTS};
 
 /// What every duration looks like, for the schema.
@@ -210,20 +207,6 @@ pub(super) mod methods {
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Method>, D::Error> {
         Ok(Vec::deserialize(deserializer)?.into_iter().map(|Named(method)| method).collect())
-    }
-}
-
-impl Serialize for Dimension {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
-}
-
-impl<'de> Deserialize<'de> for Dimension {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let name = String::deserialize(deserializer)?;
-        let known = Self::ALL.iter().find(|known| known.as_str() == name).cloned();
-        Ok(known.unwrap_or_else(|| Self::key(name)))
     }
 }
 

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use super::{
     pattern::{self, Segment},
-    rule_match::Match,
+    settings::Match,
     spelling::{Spelling, decode, segments_left, split_segment},
 };
 

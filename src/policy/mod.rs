@@ -6,7 +6,6 @@
 
 mod adaptive;
 pub(crate) mod charge;
-mod choices;
 mod compiled;
 #[cfg(feature = "serde")]
 mod config;
@@ -25,7 +24,7 @@ mod policy;
 mod resolve;
 mod rule;
 mod rule_keys;
-mod rule_match;
+mod settings;
 mod spelling;
 mod tiers;
 mod validate;
@@ -42,9 +41,9 @@ pub(crate) use self::compiled::Carried;
 pub(crate) use self::validate::check_instances;
 pub use self::{
     adaptive::AdaptiveRate,
-    choices::{Consistency, Dimension, FailureMode, Messages, Unsettled},
     policy::Policy,
     rule::Rule,
+    settings::{Consistency, Dimension, FailureMode, Messages, Unsettled},
     statuses::Statuses,
     tiers::Tier,
 };

@@ -5,7 +5,11 @@
 
 #[cfg(feature = "serde")]
 use super::forms;
-use super::{choices::Dimension, exceptions::Limits, rule::Rule, rule_match::Match};
+use super::{
+    exceptions::Limits,
+    rule::Rule,
+    settings::{Dimension, Match},
+};
 use crate::{overload::Overload, quota::Quota};
 
 /// The whole set of rules.

@@ -15,9 +15,8 @@ use serde::{Deserialize, Serialize};
 use super::forms;
 use super::{
     adaptive::AdaptiveRate,
-    choices::{Consistency, Dimension, FailureMode, Messages, PerByte, Unsettled},
     exceptions::{Limits, Override},
-    rule_match::Match,
+    settings::{Consistency, Dimension, FailureMode, Match, Messages, PerByte, Unsettled},
     statuses::Statuses,
 };
 use crate::{

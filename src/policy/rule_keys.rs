@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::{choices::Dimension, rule::Rule};
+use super::{rule::Rule, settings::Dimension};
 use crate::{
     decision::RuleName,
     descriptor::TenantId,

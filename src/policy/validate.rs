@@ -5,17 +5,22 @@
 //! `validate_tiers`. Disabled rules are checked as well, as they may be enabled one day.
 //! Every error names rule, key and value.
 
-use std::{collections::HashSet, ops::RangeInclusive, time::Duration};
+use std::{
+    collections::{BTreeMap, HashSet},
+    ops::RangeInclusive,
+    time::Duration,
+};
+
+use http::{HeaderName, HeaderValue};
 
 use super::{
     adaptive::{LimitSteps, RateSteps},
-    choices::{Consistency, Dimension, FailureMode, Unsettled},
     networks,
     pattern::{self, ParameterPosition},
     policy::Policy,
     rule::Rule,
     rule_keys::STANDARD_METHODS,
-    rule_match::Match,
+    settings::{Consistency, Dimension, FailureMode, Match, Unsettled},
     statuses::Statuses,
     validate_tiers::{self, tier_sets},
 };
@@ -162,13 +167,30 @@ fn check_patterns(rule: &Rule) -> Result<(), ConfigError> {
             return Err(ConfigError::new(format!("match.methods[{index}]"), reason).with_value(method));
         }
     }
-    rule.matches.check_headers()?;
+    check_headers(&rule.matches.headers)?;
     check_each("path", &rule.matches.paths, pattern::check)?;
     check_each(
         "route",
         &rule.matches.routes,
         |route| if route.is_empty() { Err("must not be empty".into()) } else { Ok(()) },
     )
+}
+
+/// A header that no request can have would make the rule one for no request. So would one that
+/// is named in two spellings, as a request needs a value of each.
+fn check_headers(headers: &BTreeMap<String, Vec<String>>) -> Result<(), ConfigError> {
+    let mut names = HashSet::new();
+    for (name, values) in headers {
+        ensure(name.parse::<HeaderName>().is_ok(), "match.headers", name, "is not the name of a header")?;
+        ensure(names.insert(name.to_ascii_lowercase()), "match.headers", name, "is named twice, but for capitals")?;
+        ensure(!values.is_empty(), &format!("match.headers.{name}"), "[]", "must name at least one value")?;
+        for (index, value) in values.iter().enumerate() {
+            let key = format!("match.headers.{name}[{index}]");
+            let is_sent = HeaderValue::from_str(value).is_ok() && value.trim_ascii() == value && !value.is_empty();
+            ensure(is_sent, &key, value, "is not the value of a header, with no spaces around it")?;
+        }
+    }
+    Ok(())
 }
 
 /// Rejects what can only be a mistake; HTTP allows any other word. The error is

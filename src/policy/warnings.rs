@@ -11,7 +11,7 @@ use super::{
     pattern::{self, MAX_SEGMENTS, Segment},
     policy::Policy,
     rule::Rule,
-    rule_match::Match,
+    settings::Match,
     spelling::decode,
     statuses::Item,
     validate_tiers::tier_sets,

@@ -20,12 +20,11 @@ use super::{
 use crate::{
     error::ConfigError,
     policy::{
-        choices::Dimension,
         forms::{self, yes},
         pattern,
         policy::Policy,
         rule::Rule,
-        rule_match::Match,
+        settings::{Dimension, Match},
         validate::{check_id, validate},
     },
     quota::{Algorithm, Quota},

@@ -16,7 +16,7 @@ use serde::{
     forward_to_deserialize_any,
 };
 
-use crate::policy::choices::nearest;
+use crate::policy::settings::nearest;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Node {

@@ -1,11 +1,86 @@
-//! The settings of a rule that are chosen by name: [`Consistency`],
-//! [`Dimension`], [`FailureMode`] and [`Messages`].
+//! The types of a rule's settings: the requests that it is for, [`Match`], and what is chosen
+//! by name, such as [`Dimension`] and [`FailureMode`].
 //!
-//! Nothing is decided here. The invariant: a policy file has the same names.
+//! Plain data: `validate` checks it, and the matcher finds paths. Invariant: what a rule does
+//! not name takes every request, and a policy file has the names that are given here.
 
-use std::{fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use crate::names::names;
+use http::{HeaderMap, Method};
+#[cfg(feature = "serde")]
+use schemars::JsonSchema;
+#[cfg(feature = "serde")]
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+#[cfg(feature = "serde")]
+use super::forms;
+use crate::{descriptor::Priority, names::names};
+
+/// The requests that a rule is for: all, where nothing is named.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize, JsonSchema))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields), schemars(rename = "match"))]
+pub(crate) struct Match {
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default", with = "forms::methods"))]
+    #[cfg_attr(feature = "serde", schemars(with = "Vec<String>", inner(regex(pattern = "^[^a-z]+$"))))]
+    pub(crate) methods: Vec<Method>,
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
+    #[cfg_attr(feature = "serde", schemars(inner(regex(pattern = "^/"))))]
+    pub(crate) paths: Vec<String>,
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
+    pub(crate) routes: Vec<String>,
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default", rename = "priority"))]
+    pub(crate) priorities: Vec<Priority>,
+    /// Of each, one of its values.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
+    #[cfg_attr(feature = "serde", schemars(with = "BTreeMap<String, forms::HeaderValues>"))]
+    pub(crate) headers: BTreeMap<String, Vec<String>>,
+}
+
+impl Match {
+    /// Whether every path matches.
+    pub(crate) fn is_everywhere(&self) -> bool {
+        self.paths.is_empty() && self.routes.is_empty()
+    }
+
+    /// Whether a request matches by its path or route alone.
+    pub(crate) fn is_by_path(&self) -> bool {
+        self.methods.is_empty() && self.priorities.is_empty() && self.headers.is_empty()
+    }
+
+    /// Whether a request with these headers has all that are named.
+    pub(super) fn takes_headers(&self, sent: Option<&HeaderMap>) -> bool {
+        let has = |name: &str, values: &[String]| {
+            let mut sent = sent.into_iter().flat_map(|sent| sent.get_all(name));
+            sent.any(|sent| values.iter().any(|value| *sent == **value))
+        };
+        self.headers.iter().all(|(name, values)| has(name, values))
+    }
+
+    /// Whether it takes every method, priority and headers that the other one takes.
+    pub(super) fn covers_beside_paths(&self, other: &Self) -> bool {
+        self.covers_methods(other) && self.covers_headers(other) && self.covers_priorities(other)
+    }
+
+    fn covers_methods(&self, other: &Self) -> bool {
+        let takes = |method: &Method| {
+            self.methods.contains(method) || *method == Method::HEAD && self.methods.contains(&Method::GET)
+        };
+        self.methods.is_empty() || !other.methods.is_empty() && other.methods.iter().all(takes)
+    }
+
+    fn covers_headers(&self, other: &Self) -> bool {
+        self.headers.iter().all(|(name, values)| {
+            let mut same = other.headers.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name));
+            same.any(|(_, others)| others.iter().all(|value| values.contains(value)))
+        })
+    }
+
+    fn covers_priorities(&self, other: &Self) -> bool {
+        let named = if other.priorities.is_empty() { Priority::ALL } else { &other.priorities };
+        self.priorities.is_empty() || named.iter().all(|priority| self.priorities.contains(priority))
+    }
+}
 
 /// A property of requests. Those that differ in it have different counters.
 ///
@@ -74,6 +149,22 @@ impl fmt::Display for Dimension {
     }
 }
 
+#[cfg(feature = "serde")]
+impl Serialize for Dimension {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'de> Deserialize<'de> for Dimension {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        let known = Self::ALL.iter().find(|known| known.as_str() == name).cloned();
+        Ok(known.unwrap_or_else(|| Self::key(name)))
+    }
+}
+
 /// How exactly a rule's limit holds for a whole fleet, and what that costs. Only
 /// [`backend::Redis`](crate::backend) has a choice; a backend that decides in this
 /// process ignores it.
@@ -86,7 +177,7 @@ impl fmt::Display for Dimension {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize, JsonSchema))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum Consistency {
     /// The store decides each request, in one round trip. The default.
@@ -112,7 +203,7 @@ names!(Consistency, "consistency level", { Exact => "exact", Leased => "leased" 
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize, JsonSchema))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum FailureMode {
     /// Fail open: the request is admitted. The default, but for one failure: if
@@ -151,7 +242,7 @@ names!(FailureMode, "failure mode", { Open => "open", Closed => "closed", Local 
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize, JsonSchema))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum Messages {
     /// Those that the client streams.
@@ -164,6 +255,13 @@ pub enum Messages {
 
 names!(Messages, "direction", { Client => "client", Server => "server", Both => "both" });
 
+impl Messages {
+    /// Whether messages in the direction `other` are charged.
+    pub(crate) fn include(self, other: Self) -> bool {
+        self == Self::Both || self == other
+    }
+}
+
 /// What happens to a charge that no handler has settled: see
 /// [`Rule::unsettled`](crate::Rule::unsettled).
 ///
@@ -175,7 +273,7 @@ names!(Messages, "direction", { Client => "client", Server => "server", Both => 
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize, JsonSchema))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum Unsettled {
     /// It stays. The default.
@@ -190,17 +288,10 @@ names!(Unsettled, "choice", { Keep => "keep", Refund => "refund" });
 /// The bytes that a request has cost: see
 /// [`Rule::per_response_byte`](crate::Rule::per_response_byte).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize, JsonSchema))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub(crate) enum PerByte {
     Response,
-}
-
-impl Messages {
-    /// Whether messages in the direction `other` are charged.
-    pub(crate) fn include(self, other: Self) -> bool {
-        self == Self::Both || self == other
-    }
 }
 
 /// The first of the known names that `word` may stand for: in another case, with
