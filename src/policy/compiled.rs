@@ -18,9 +18,8 @@ use http::StatusCode;
 
 use super::{
     adaptive::{LimitSteps, RateSteps},
-    estimates::Estimates,
+    carried::Carried,
     matcher::Matcher,
-    overrides::Overrides,
     pattern::ParameterPosition,
     policy::Policy,
     rule::Rule,
@@ -78,34 +77,6 @@ pub(crate) struct CompiledPolicy {
     /// where there are none.
     pub(crate) divided_by: Option<u64>,
     pub(crate) carried: Carried,
-}
-
-/// What a policy takes over from the one that it replaces.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Carried {
-    /// What requests have cost.
-    pub(crate) estimates: Arc<Estimates>,
-    /// What operators have set for single tenants.
-    pub(crate) overrides: Option<Arc<Overrides>>,
-    /// When the first of them ends.
-    pub(crate) first_end: Option<Timestamp>,
-    /// Whether the requests of each rule are counted.
-    #[cfg(feature = "admin")]
-    pub(crate) counts_rules: bool,
-}
-
-impl Carried {
-    /// The overrides that have not ended.
-    pub(crate) fn overrides_at(&self, now: Timestamp) -> Overrides {
-        let mut overrides = self.overrides.as_deref().cloned().unwrap_or_default();
-        overrides.remove_expired(now);
-        overrides
-    }
-
-    pub(crate) fn with_overrides(mut self, overrides: Overrides) -> Self {
-        (self.first_end, self.overrides) = (overrides.first_end(), overrides.shared());
-        self
-    }
 }
 
 impl CompiledPolicy {

@@ -5,11 +5,11 @@
 //! is read from a file or compiled, and a compiled policy never changes.
 
 mod adaptive;
+mod carried;
 pub(crate) mod charge;
 mod compiled;
 #[cfg(feature = "serde")]
 mod config;
-mod estimates;
 mod exceptions;
 mod explain;
 #[cfg(feature = "serde")]
@@ -17,7 +17,6 @@ mod forms;
 mod identity;
 mod matcher;
 mod networks;
-mod overrides;
 mod pattern;
 #[allow(clippy::module_inception, reason = "the file of the type that the module is named for")]
 mod policy;
@@ -36,7 +35,7 @@ use crate::headers::statuses;
 #[cfg(test)]
 pub(crate) use self::adaptive::per_second;
 #[cfg(feature = "admin")]
-pub(crate) use self::compiled::Carried;
+pub(crate) use self::carried::Carried;
 #[cfg(feature = "watch")]
 pub(crate) use self::validate::check_instances;
 pub use self::{
@@ -49,10 +48,10 @@ pub use self::{
 };
 pub(crate) use self::{
     adaptive::{LimitBounds, LimitSteps, RateBounds, RateSteps},
+    carried::Overrides,
     charge::{ChargedRule, OwnedCharge, ReservationOwner},
     compiled::{CompiledPolicy, CompiledRule},
     explain::RuleExplanation,
     networks::{Networks, addresses, canonical_network},
-    overrides::Overrides,
     resolve::{Resolved, Unidentified, UnusableTiers},
 };

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{
+    carried::Overrides,
     charge::{Charge, Charges},
     compiled::{CompiledPolicy, CompiledRule},
     identity::{MissingIdentity, combine},
     matcher::{PatternMatch, PatternMatches},
-    overrides::Overrides,
     pattern,
     rule_keys::Selection,
     spelling::Spelling,
