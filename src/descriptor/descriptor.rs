@@ -73,6 +73,12 @@ pub(crate) enum Key<'a> {
     Ambiguous,
 }
 
+impl<'a> Key<'a> {
+    pub(crate) fn id(self) -> Option<TenantId<'a>> {
+        if let Self::Found(id) = self { Some(id) } else { None }
+    }
+}
+
 /// What the limiter knows of a request.
 ///
 /// ```

@@ -152,11 +152,11 @@ impl Checks {
         let mut without_key = lock(&self.without_key);
         let mut is_wrong = false;
         limiter.keys_asked(request, |rule, key, is_found| {
-            let (choice, detail) = (rule.on_missing_key(request), format!("rule `{}`, key `{key}`", rule.id));
+            let (choice, detail) = (rule.keys.on_missing_key(request), format!("rule `{}`, key `{key}`", rule.id));
             if !setup.keys.contains(&key) {
                 let is_meant = match choice {
                     Some(MissingTenant::Allow) => true,
-                    Some(MissingTenant::Anonymous) => rule.tells_apart_by(&setup.keys),
+                    Some(MissingTenant::Anonymous) => rule.keys.tells_apart_by(&setup.keys),
                     Some(MissingTenant::Reject) | None => false,
                 };
                 if !is_meant {

@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 use super::{
     compiled::{CompiledPolicy, CompiledRule},
     exceptions::{Limits, Override},
+    keys::Selection,
     rule::Rule,
-    rule_keys::Selection,
     settings::Consistency,
     tiers::{OwnTiers, Tier, TierSets},
 };

@@ -19,11 +19,11 @@ use http::StatusCode;
 use super::{
     adaptive::{LimitSteps, RateSteps},
     carried::Carried,
+    keys::{RuleKeys, Selection},
     matcher::Matcher,
     pattern::ParameterPosition,
     policy::Policy,
     rule::Rule,
-    rule_keys::{RuleKeys, Selection},
     settings::{Consistency, FailureMode, Messages},
     statuses::Statuses,
     tiers::{OwnTierCache, OwnTiers, Tier, TierSets, intern, next_version},

@@ -7,7 +7,7 @@
 use super::{
     charge::Charges,
     compiled::CompiledPolicy,
-    identity::{MissingIdentity, found as found_key},
+    keys::MissingIdentity,
     matcher::{PatternMatch, PatternMatches},
     networks,
     resolve::{Extra, Lookup},
@@ -108,7 +108,7 @@ impl Lookup<'_> {
         let others = applying
             .iter()
             .map(|found| self.rule(*found))
-            .filter(|rule| !rule.options.shadow && !rule.is_skipped(self.descriptor));
+            .filter(|rule| !rule.options.shadow && !rule.keys.is_skipped(self.descriptor));
         let others: Vec<_> = others.map(|rule| format!("`{}`", rule.id)).collect();
         format!("is a fallback, and other rules apply: {}", others.join(", "))
     }
@@ -117,7 +117,7 @@ impl Lookup<'_> {
         let rule = self.rule(found);
         let mut charges = Charges::new();
         self.charge(rule, found, extra, &mut charges).map_err(|missing| match missing {
-            MissingIdentity::Unlimited if rule.is_skipped(self.descriptor) => {
+            MissingIdentity::Unlimited if rule.keys.is_skipped(self.descriptor) => {
                 let keys: Vec<_> = rule.keys.names.iter().map(|key| format!("`{key}`")).collect();
                 format!("does not apply: the request lacks a key of {}", keys.join(", "))
             }
@@ -156,7 +156,7 @@ impl Lookup<'_> {
         let keys = &self.rule(found).keys;
         let name = |id: Option<TenantId<'_>>| id.map_or_else(|| "anonymous".to_owned(), |id| id.to_string());
         let tenant = keys.counts_tenant.then(|| ("tenant".to_owned(), name(self.tenant(self.rule(found), found))));
-        let others = keys.names.iter().map(|key| (key.to_string(), name(found_key(self.descriptor.find_key(key)))));
+        let others = keys.names.iter().map(|key| (key.to_string(), name(self.descriptor.find_key(key).id())));
         let texts = [("endpoint", endpoint), ("method", method)].into_iter().filter(|(_, text)| !text.is_empty());
         let texts = texts.map(|(name, text)| (name.to_owned(), text.to_owned()));
         tenant.into_iter().chain(others).chain(texts).collect()
@@ -167,7 +167,7 @@ impl Lookup<'_> {
         let rule = self.rule(found);
         let source = &self.policy.policy.rules[rule.source];
         let tenant = self.excepted(rule, found, self.tenant(rule, found));
-        let by = rule.identities(tenant, self.descriptor).find(|id| rule.tier_sets.has_exception_of(*id));
+        let by = rule.keys.identities(tenant, self.descriptor).find(|id| rule.tier_sets.has_exception_of(*id));
         match by {
             Some(TenantId::Name(name)) => Some(format!("tenant `{name}`")),
             Some(TenantId::Address(address)) => {

@@ -14,7 +14,7 @@ mod exceptions;
 mod explain;
 #[cfg(feature = "serde")]
 mod forms;
-mod identity;
+mod keys;
 mod matcher;
 mod networks;
 mod pattern;
@@ -22,7 +22,6 @@ mod pattern;
 mod policy;
 mod resolve;
 mod rule;
-mod rule_keys;
 mod settings;
 mod spelling;
 mod tiers;

@@ -11,10 +11,9 @@ use super::{
     carried::Overrides,
     charge::{Charge, Charges},
     compiled::{CompiledPolicy, CompiledRule},
-    identity::{MissingIdentity, combine},
+    keys::{MissingIdentity, Selection},
     matcher::{PatternMatch, PatternMatches},
     pattern,
-    rule_keys::Selection,
     spelling::Spelling,
     tiers::{OwnTiers, Tier, is_within},
 };
@@ -157,7 +156,7 @@ impl CompiledPolicy {
         let lookup = Lookup::new(self, descriptor);
         for found in lookup.matching(&mut PatternMatches::new()) {
             let rule = lookup.rule(*found);
-            with(rule, &mut rule.identities(lookup.tenant(rule, *found), descriptor));
+            with(rule, &mut rule.keys.identities(lookup.tenant(rule, *found), descriptor));
         }
     }
 
@@ -258,7 +257,7 @@ impl<'a> Lookup<'a> {
         found.retain(|found| !self.rule(*found).options.exempt);
         let replaces_fallback = |found: &PatternMatch| {
             let options = &self.rule(*found).options;
-            let is_skipped = || self.rule(*found).is_skipped(self.descriptor);
+            let is_skipped = || self.rule(*found).keys.is_skipped(self.descriptor);
             !options.fallback && !options.shadow && self.is_as_sent(*found) && !is_skipped()
         };
         if found.iter().any(replaces_fallback) {
@@ -281,7 +280,7 @@ impl<'a> Lookup<'a> {
 
     /// How much the request matters under the rule.
     fn priority(&self, rule: &CompiledRule, found: PatternMatch) -> Priority {
-        let ids = || rule.identities(self.excepted(rule, found, self.tenant(rule, found)), self.descriptor);
+        let ids = || rule.keys.identities(self.excepted(rule, found, self.tenant(rule, found)), self.descriptor);
         let of_rule = || rule.tier_sets.choose(ids, || self.descriptor.plan_name()).priority;
         self.descriptor.stated_priority().or_else(of_rule).unwrap_or_default()
     }
@@ -372,12 +371,12 @@ impl<'a> Lookup<'a> {
         charges: &mut Charges<'c>,
     ) -> Result<(), MissingIdentity> {
         let (descriptor, tenant) = (self.descriptor, self.tenant(rule, found));
-        let counted = rule.identify(tenant, descriptor, || extra.name(rule))?;
+        let counted = rule.keys.identify(tenant, descriptor, || extra.name(rule))?;
         let own = match extra.own_tiers(rule) {
             Some(Err(reason)) => return Err(MissingIdentity::Rejected(reason.kind())),
             own => own.and_then(Result::ok),
         };
-        let ids = || rule.identities(self.excepted(rule, found, tenant), descriptor);
+        let ids = || rule.keys.identities(self.excepted(rule, found, tenant), descriptor);
         let chosen = rule.tier_sets.choose(ids, || descriptor.plan_name());
         let tier_set = match own {
             Some(_) => 0,
@@ -419,7 +418,7 @@ impl Extra {
         for found in matching {
             let rule = lookup.rule(*found);
             if rule.keys.has_several() {
-                let name = combine(&rule.keys, lookup.tenant(rule, *found), lookup.descriptor);
+                let name = rule.keys.combine(lookup.tenant(rule, *found), lookup.descriptor);
                 extra.names.extend(name.map(|name| (rule.index, name)));
             }
             let overridden = overrides.and_then(|overrides| lookup.overridden(overrides, *found));

@@ -15,11 +15,11 @@ use http::{HeaderName, HeaderValue};
 
 use super::{
     adaptive::{LimitSteps, RateSteps},
+    keys::STANDARD_METHODS,
     networks,
     pattern::{self, ParameterPosition},
     policy::Policy,
     rule::Rule,
-    rule_keys::STANDARD_METHODS,
     settings::{Consistency, Dimension, FailureMode, Match, Unsettled},
     statuses::Statuses,
     validate_tiers::{self, tier_sets},
