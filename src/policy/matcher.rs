@@ -12,9 +12,8 @@ use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 
 use super::{
-    pattern::{self, Segment},
+    pattern::{self, Segment, Spelling, decode},
     settings::Match,
-    spelling::{Spelling, decode, segments_left, split_segment},
 };
 
 /// A pattern of a rule: the indices of both.
@@ -213,6 +212,20 @@ impl Matcher {
         // `/v1/{*rest}` also matches `/v1`: that is the canonical spelling
         // of `/v1//`, which a router matches with `/v1/{*rest}`.
         node.rests.iter().for_each(|pattern| found.push(*pattern));
+    }
+}
+
+/// The path after the leading slash; `None` for the root.
+fn segments_left(path: &str) -> Option<&str> {
+    let path = path.strip_prefix('/').unwrap_or(path);
+    (!path.is_empty()).then_some(path)
+}
+
+/// The first segment, and what follows its slash.
+fn split_segment(path: &str) -> (&str, Option<&str>) {
+    match path.bytes().position(|byte| byte == b'/') {
+        Some(slash) => (&path[..slash], Some(&path[slash + 1..])),
+        None => (path, None),
     }
 }
 

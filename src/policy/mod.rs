@@ -23,7 +23,6 @@ mod policy;
 mod resolve;
 mod rule;
 mod settings;
-mod spelling;
 mod tiers;
 mod validate;
 mod validate_tiers;

@@ -13,8 +13,7 @@ use super::{
     compiled::{CompiledPolicy, CompiledRule},
     keys::{MissingIdentity, Selection},
     matcher::{PatternMatch, PatternMatches},
-    pattern,
-    spelling::Spelling,
+    pattern::{self, Spelling},
     tiers::{OwnTiers, Tier, is_within},
 };
 use crate::{

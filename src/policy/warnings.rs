@@ -8,11 +8,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::{
     matcher::{Matcher, PatternMatches},
-    pattern::{self, MAX_SEGMENTS, Segment},
+    pattern::{self, MAX_SEGMENTS, Segment, decode},
     policy::Policy,
     rule::Rule,
     settings::Match,
-    spelling::decode,
     statuses::Item,
     validate_tiers::tier_sets,
 };

@@ -129,3 +129,15 @@ fn prefixes_and_suffixes_of_many_lengths_are_found() {
     let total = |pattern: &String| pattern.len();
     assert!(found.is_sorted_by(|one, other| total(one) >= total(other)));
 }
+
+#[test]
+fn a_segment_ends_at_its_first_slash_wherever_a_word_ends() {
+    for (before, behind) in (0..20).flat_map(|before| (0..20).map(move |behind| (before, behind))) {
+        let (first, left) = ("a".repeat(before), format!("{}/\u{ef}", "b".repeat(behind)));
+        assert_eq!(split_segment(&format!("{first}/{left}")), (&*first, Some(&*left)));
+        assert_eq!(split_segment(&first), (&*first, None));
+        // A dot is the byte before a slash.
+        let (first, left) = (".".repeat(before), ".".repeat(behind));
+        assert_eq!(split_segment(&format!("{first}/{left}")), (&*first, Some(&*left)));
+    }
+}

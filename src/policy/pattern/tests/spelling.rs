@@ -5,7 +5,7 @@ fn a_canonical_path_is_not_spelled_again() {
     let mut paths = vec![String::from("/")];
     for _ in 0..6 {
         for (path, ignore_case) in paths.iter().flat_map(|path| [(path, false), (path, true)]) {
-            let (is_usual, respelled) = (is_usual(path, ignore_case), respell(path.as_bytes(), ignore_case));
+            let (is_usual, respelled) = (is_usual(path, ignore_case), canonical(path.as_bytes(), ignore_case));
             assert!(!is_usual || respelled == *path && without_dots(path).is_none(), "{path}");
             let spelling = Spelling::new(path, ignore_case);
             let resolved = without_dots(&respelled);
@@ -53,7 +53,7 @@ fn any_path_has_the_spellings_that_it_has_byte_by_byte() {
             path += PARTS[(random >> 40) as usize % PARTS.len()];
         }
         random = random.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-        let (spelling, canonical) = (Spelling::new(&path, false), respell(path.as_bytes(), false));
+        let (spelling, canonical) = (Spelling::new(&path, false), canonical(path.as_bytes(), false));
         let resolved = without_dots(&canonical);
         assert_eq!((spelling.canonical(), spelling.resolved()), (&*canonical, resolved.as_deref()), "{path}");
         unusual += usize::from(canonical != path || resolved.is_some());
@@ -66,16 +66,4 @@ fn dots_are_resolved_only_where_there_are_any() {
     assert_eq!(without_dots("/a/../b/./c").as_deref(), Some("/b/c"));
     assert_eq!(without_dots("/../..").as_deref(), Some("/"));
     assert_eq!(without_dots("/file.txt"), None);
-}
-
-#[test]
-fn a_segment_ends_at_its_first_slash_wherever_a_word_ends() {
-    for (before, behind) in (0..20).flat_map(|before| (0..20).map(move |behind| (before, behind))) {
-        let (first, left) = ("a".repeat(before), format!("{}/\u{ef}", "b".repeat(behind)));
-        assert_eq!(split_segment(&format!("{first}/{left}")), (&*first, Some(&*left)));
-        assert_eq!(split_segment(&first), (&*first, None));
-        // A dot is the byte before a slash.
-        let (first, left) = (".".repeat(before), ".".repeat(behind));
-        assert_eq!(split_segment(&format!("{first}/{left}")), (&*first, Some(&*left)));
-    }
 }

@@ -1,0 +1,4 @@
+use super::*;
+
+mod spelling;
+mod syntax;
