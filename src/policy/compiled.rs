@@ -17,12 +17,12 @@ use foldhash::fast::RandomState;
 use http::StatusCode;
 
 use super::{
+    Policy,
     adaptive::{LimitSteps, RateSteps},
     carried::Carried,
     keys::{RuleKeys, Selection},
     matcher::Matcher,
     pattern::ParameterPosition,
-    policy::Policy,
     rule::Rule,
     settings::{Consistency, FailureMode, Messages},
     statuses::Statuses,

@@ -14,11 +14,11 @@ use std::{
 use http::{HeaderName, HeaderValue};
 
 use super::{
+    Policy,
     adaptive::{LimitSteps, RateSteps},
     keys::STANDARD_METHODS,
     networks,
     pattern::{self, ParameterPosition},
-    policy::Policy,
     rule::Rule,
     settings::{Consistency, Dimension, FailureMode, Match, Unsettled},
     statuses::Statuses,

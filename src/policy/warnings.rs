@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::{
+    Policy,
     matcher::{Matcher, PatternMatches},
     pattern::{self, MAX_SEGMENTS, Segment, decode},
-    policy::Policy,
     rule::Rule,
     settings::Match,
     statuses::Item,

@@ -20,9 +20,9 @@ use super::{
 use crate::{
     error::ConfigError,
     policy::{
+        Policy,
         forms::{self, yes},
         pattern,
-        policy::Policy,
         rule::Rule,
         settings::{Dimension, Match},
         validate::{check_id, validate},

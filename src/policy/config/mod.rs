@@ -20,7 +20,7 @@ use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use serde_json::{Value, json};
 
 use self::{document::Document, tree::Node};
-use super::policy::Policy;
+use super::Policy;
 
 impl Policy {
     /// The JSON Schema (2020-12) of a policy file, in any serde format: editors

@@ -3,7 +3,7 @@
 use serde_saphyr::{Error, MergeKeyPolicy, NonFiniteFloatPolicy, Options, budget::BudgetBreach};
 
 use super::{document, tree::Node};
-use crate::{error::ConfigError, policy::policy::Policy};
+use crate::{error::ConfigError, policy::Policy};
 
 impl Policy {
     /// The policy of a YAML file.
