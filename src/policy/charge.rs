@@ -11,10 +11,9 @@ use smallvec::SmallVec;
 
 use super::{
     compiled::{CompiledPolicy, CompiledRule},
-    exceptions::{Limits, Override},
     keys::Selection,
     rule::Rule,
-    settings::Consistency,
+    settings::{Consistency, Limits, Override},
     tiers::{OwnTiers, Tier, TierSets},
 };
 use crate::{

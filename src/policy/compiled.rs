@@ -89,8 +89,8 @@ impl CompiledPolicy {
         let mut matcher = Matcher::default();
         enabled().zip(0..).for_each(|(rule, index)| matcher.insert_rule(index, &rule.matches, policy.ignore_case));
         let has_in_flight = rules.iter().any(|rule| rule.tier_sets.has_in_flight());
-        let plan_priorities = highest(rules.iter().flat_map(|rule| rule.tier_sets.plan_priorities()));
-        let tenant_priorities = highest(rules.iter().flat_map(|rule| rule.tier_sets.tenant_priorities()));
+        let plan_priorities = highest(rules.iter().flat_map(|rule| rule.tier_sets.exceptions.plan_priorities()));
+        let tenant_priorities = highest(rules.iter().flat_map(|rule| rule.tier_sets.exceptions.tenant_priorities()));
         let adapts = rules.iter().any(|rule| rule.ladder.is_some() || rule.limits.is_some());
         let has_more_to_charge = |rule: &CompiledRule| rule.is_settled_late() || rule.counts_messages();
         Ok(Self {

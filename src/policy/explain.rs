@@ -7,9 +7,9 @@
 use super::{
     charge::Charges,
     compiled::CompiledPolicy,
+    exceptions::addresses,
     keys::MissingIdentity,
     matcher::{PatternMatch, PatternMatches},
-    networks,
     resolve::{Extra, Lookup},
     rule::Rule,
 };
@@ -167,11 +167,12 @@ impl Lookup<'_> {
         let rule = self.rule(found);
         let source = &self.policy.policy.rules[rule.source];
         let tenant = self.excepted(rule, found, self.tenant(rule, found));
-        let by = rule.keys.identities(tenant, self.descriptor).find(|id| rule.tier_sets.has_exception_of(*id));
+        let by =
+            rule.keys.identities(tenant, self.descriptor).find(|id| rule.tier_sets.exceptions.has_exception_of(*id));
         match by {
             Some(TenantId::Name(name)) => Some(format!("tenant `{name}`")),
             Some(TenantId::Address(address)) => {
-                let networks = source.tenants.keys().filter_map(|name| Some((networks::addresses(name)?, name)));
+                let networks = source.tenants.keys().filter_map(|name| Some((addresses(name)?, name)));
                 let smallest = networks.filter(|(network, _)| network.contains(&address));
                 let smallest = smallest.max_by_key(|(network, _)| network.prefix_len());
                 smallest.map(|(_, name)| format!("network `{name}`"))

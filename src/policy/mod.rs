@@ -16,7 +16,6 @@ mod explain;
 mod forms;
 mod keys;
 mod matcher;
-mod networks;
 mod pattern;
 mod resolve;
 mod rule;
@@ -26,7 +25,7 @@ mod validate;
 mod validate_tiers;
 mod warnings;
 
-use self::{exceptions::Limits, settings::Match};
+use self::settings::{Limits, Match};
 use crate::{headers::statuses, overload::Overload, quota::Quota};
 
 #[cfg(test)]
@@ -47,8 +46,8 @@ pub(crate) use self::{
     carried::Overrides,
     charge::{ChargedRule, OwnedCharge, ReservationOwner},
     compiled::{CompiledPolicy, CompiledRule},
+    exceptions::{Networks, addresses, canonical_network},
     explain::RuleExplanation,
-    networks::{Networks, addresses, canonical_network},
     resolve::{Resolved, Unidentified, UnusableTiers},
 };
 

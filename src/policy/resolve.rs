@@ -11,10 +11,11 @@ use super::{
     carried::Overrides,
     charge::{Charge, Charges},
     compiled::{CompiledPolicy, CompiledRule},
+    exceptions::is_within,
     keys::{MissingIdentity, Selection},
     matcher::{PatternMatch, PatternMatches},
     pattern::{self, Spelling},
-    tiers::{OwnTiers, Tier, is_within},
+    tiers::{OwnTiers, Tier},
 };
 use crate::{
     decision::RateLimitedKind,
@@ -280,7 +281,7 @@ impl<'a> Lookup<'a> {
     /// How much the request matters under the rule.
     fn priority(&self, rule: &CompiledRule, found: PatternMatch) -> Priority {
         let ids = || rule.keys.identities(self.excepted(rule, found, self.tenant(rule, found)), self.descriptor);
-        let of_rule = || rule.tier_sets.choose(ids, || self.descriptor.plan_name()).priority;
+        let of_rule = || rule.tier_sets.exceptions.choose(ids, || self.descriptor.plan_name()).priority;
         self.descriptor.stated_priority().or_else(of_rule).unwrap_or_default()
     }
 
@@ -334,7 +335,7 @@ impl<'a> Lookup<'a> {
         found: PatternMatch,
         tenant: Option<TenantId<'i>>,
     ) -> Option<TenantId<'i>> {
-        tenant.filter(|id| self.is_certain(rule, found) || !rule.tier_sets.favors(*id))
+        tenant.filter(|id| self.is_certain(rule, found) || !rule.tier_sets.exceptions.favors(*id))
     }
 
     /// Whether a router sees the same tenant.
@@ -376,7 +377,7 @@ impl<'a> Lookup<'a> {
             own => own.and_then(Result::ok),
         };
         let ids = || rule.keys.identities(self.excepted(rule, found, tenant), descriptor);
-        let chosen = rule.tier_sets.choose(ids, || descriptor.plan_name());
+        let chosen = rule.tier_sets.exceptions.choose(ids, || descriptor.plan_name());
         let tier_set = match own {
             Some(_) => 0,
             None => chosen.tier_set.ok_or(MissingIdentity::Unlimited)?,

@@ -15,8 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::forms;
 use super::{
     adaptive::AdaptiveRate,
-    exceptions::{Limits, Override},
-    settings::{Consistency, Dimension, FailureMode, Match, Messages, PerByte, Unsettled},
+    settings::{Consistency, Dimension, FailureMode, Limits, Match, Messages, Override, PerByte, Unsettled},
     statuses::Statuses,
 };
 use crate::{

@@ -1,5 +1,6 @@
-//! The types of a rule's settings: the requests that it is for, [`Match`], and what is chosen
-//! by name, such as [`Dimension`] and [`FailureMode`].
+//! The types of a rule's settings: the requests that it is for, [`Match`], what single tenants
+//! and plans have instead of its tiers, [`Override`], and what is chosen by name, such as
+//! [`Dimension`] and [`FailureMode`].
 //!
 //! Plain data: `validate` checks it, and the matcher finds paths. Invariant: what a rule does
 //! not name takes every request, and a policy file has the names that are given here.
@@ -14,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 #[cfg(feature = "serde")]
 use super::forms;
-use crate::{descriptor::Priority, names::names};
+use crate::{descriptor::Priority, names::names, quota::Quota};
 
 /// The requests that a rule is for: all, where nothing is named.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -80,6 +81,21 @@ impl Match {
         let named = if other.priorities.is_empty() { Priority::ALL } else { &other.priorities };
         self.priorities.is_empty() || named.iter().all(|priority| self.priorities.contains(priority))
     }
+}
+
+/// What one tenant or plan has instead of a rule's own tiers: as written, or compiled. One that
+/// says nothing changes nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Override<T = Vec<Quota>> {
+    /// `None`: those that apply otherwise.
+    pub(crate) limits: Option<Limits<T>>,
+    pub(crate) priority: Option<Priority>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limits<T = Vec<Quota>> {
+    Tiers(T),
+    Unlimited,
 }
 
 /// A property of requests. Those that differ in it have different counters.

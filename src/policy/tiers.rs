@@ -19,14 +19,13 @@ use foldhash::fast::RandomState;
 
 use super::{
     adaptive::RateSteps,
-    exceptions::{Limits, Override},
-    networks::{self, Networks},
+    exceptions::{Exceptions, index},
     rule::Rule,
 };
 use crate::{
     algorithm::{Machine, MachineOptions},
     decision::{Naming, RuleName, TierStatus},
-    descriptor::{Priority, TenantId},
+    descriptor::Priority,
     fingerprint::Scope,
     quota::Quota,
     sync::lock,
@@ -141,40 +140,20 @@ pub(super) struct TierSets {
     to_fallback: u32,
     /// Distance from a set to that of the next step; 0 where there are none.
     to_next_step: u32,
-    plans: HashMap<Box<str>, Exception, RandomState>,
-    tenants: HashMap<Box<str>, Exception, RandomState>,
-    addresses: Networks<Exception>,
-}
-
-/// What is different for a plan or a tenant.
-type Exception = Override<ExceptedSet>;
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct ExceptedSet {
-    index: u32,
-    /// It may admit what the rule's own tiers reject.
-    is_higher: bool,
-}
-
-/// What applies to one request.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Chosen {
-    /// `None` where it is unlimited.
-    pub(super) tier_set: Option<u32>,
-    /// That of its tenant, or else of its plan.
-    pub(super) priority: Option<Priority>,
+    /// Which of the rule's own sets a tenant or a plan has.
+    pub(super) exceptions: Exceptions,
 }
 
 impl TierSets {
     /// Whether the rule has tiers of its own, and no tenant has any other.
     pub(super) fn is_single(&self) -> bool {
-        let has_exceptions = !self.plans.is_empty() || !self.tenants.is_empty() || !self.addresses.is_empty();
-        !has_exceptions && !self.get(0).is_empty()
+        self.exceptions.is_empty() && !self.get(0).is_empty()
     }
 
     /// `ignore_case` where the tenant is a part of a path that is matched
     /// without regard to case.
     pub(super) fn new(id: RuleName, rule: &Rule, steps: &[Quota], ignore_case: bool) -> Self {
+        let (exceptions, quotas) = Exceptions::new(rule, ignore_case);
         let mut sets = Self {
             sets: Vec::new(),
             own: 0,
@@ -182,11 +161,8 @@ impl TierSets {
             to_priority: [0; _],
             to_fallback: 0,
             to_next_step: 0,
-            plans: HashMap::default(),
-            tenants: HashMap::default(),
-            addresses: Networks::default(),
+            exceptions,
         };
-        let quotas = sets.add_exceptions(rule, ignore_case);
         let adapts = !steps.is_empty();
         let (reserved, unit) = (rule.reserved(), Unit::new(rule.unit_name()));
         let parts: BTreeSet<u32> = reserved.into_iter().chain([0]).collect();
@@ -214,88 +190,6 @@ impl TierSets {
             ));
         }
         sets
-    }
-
-    /// Returns the quotas of the rule, of its plans and of its tenants.
-    fn add_exceptions(&mut self, rule: &Rule, ignore_case: bool) -> Vec<Vec<Quota>> {
-        // The steps stand for an adaptive tier.
-        let mut quotas = vec![rule.tiers.iter().filter(|tier| !tier.is_adaptive()).copied().collect::<Vec<_>>()];
-        let mut exception = |instead: &Override| {
-            let limits = instead.limits.as_ref().map(|limits| match limits {
-                Limits::Unlimited => Limits::Unlimited,
-                Limits::Tiers(tiers) => {
-                    quotas.push(tiers.clone());
-                    Limits::Tiers(ExceptedSet {
-                        index: index(quotas.len() - 1),
-                        is_higher: !is_within(tiers, &rule.tiers),
-                    })
-                }
-            });
-            Override { limits, priority: instead.priority }
-        };
-        for (plan, instead) in &rule.plans {
-            self.plans.insert(plan.as_str().into(), exception(instead));
-        }
-        for (tenant, instead) in &rule.tenants {
-            let exception = exception(instead);
-            // An address or a network names no tenant: callers may choose their names.
-            if let Some(network) = networks::addresses(tenant) {
-                self.addresses.entry(network).or_insert(exception);
-                continue;
-            }
-            let tenant = if ignore_case { tenant.to_ascii_lowercase() } else { tenant.clone() };
-            self.tenants.insert(tenant.into(), exception);
-        }
-        quotas
-    }
-
-    /// What applies to a request: by the first of these that has an exception, else by its
-    /// plan.
-    pub(super) fn choose<'i, 'p, I: Iterator<Item = TenantId<'i>>>(
-        &self,
-        ids: impl FnOnce() -> I,
-        plan: impl FnOnce() -> Option<&'p str>,
-    ) -> Chosen {
-        let has_none = self.tenants.is_empty() && self.addresses.is_empty();
-        if has_none && self.plans.is_empty() {
-            return Chosen { tier_set: Some(0), priority: None };
-        }
-        let of_tenant = if has_none { None } else { ids().find_map(|id| self.exception_of(id)) };
-        let of_plan = if self.plans.is_empty() { None } else { plan().and_then(|plan| self.plans.get(plan)).copied() };
-        let exceptions = || of_tenant.into_iter().chain(of_plan);
-        let tier_set = match exceptions().find_map(|exception| exception.limits) {
-            Some(Limits::Unlimited) => None,
-            Some(Limits::Tiers(set)) => Some(set.index),
-            None => Some(0),
-        };
-        Chosen { tier_set, priority: exceptions().find_map(|exception| exception.priority) }
-    }
-
-    /// The plans that have a priority.
-    pub(super) fn plan_priorities(&self) -> impl Iterator<Item = (&str, Priority)> {
-        self.plans.iter().filter_map(|(plan, exception)| Some((&**plan, exception.priority?)))
-    }
-
-    /// The tenants that have a priority, and are no addresses.
-    pub(super) fn tenant_priorities(&self) -> impl Iterator<Item = (&str, Priority)> {
-        self.tenants.iter().filter_map(|(tenant, exception)| Some((&**tenant, exception.priority?)))
-    }
-
-    fn exception_of(&self, id: TenantId<'_>) -> Option<Exception> {
-        match id {
-            TenantId::Name(name) => self.tenants.get(name).copied(),
-            TenantId::Address(address) => self.addresses.all(address).next().copied(),
-        }
-    }
-
-    pub(super) fn has_exception_of(&self, id: TenantId<'_>) -> bool {
-        self.exception_of(id).is_some_and(|exception| exception.limits.is_some())
-    }
-
-    /// Whether this tenant's exception may admit what the rule's own tiers reject.
-    pub(super) fn favors(&self, id: TenantId<'_>) -> bool {
-        let limits = self.exception_of(id).and_then(|exception| exception.limits);
-        matches!(limits, Some(Limits::Unlimited | Limits::Tiers(ExceptedSet { is_higher: true, .. })))
     }
 
     pub(super) fn get(&self, set: u32) -> &[Tier] {
@@ -336,20 +230,6 @@ impl TierSets {
     pub(super) fn has_in_flight(&self) -> bool {
         self.sets.iter().flatten().any(Tier::is_in_flight)
     }
-}
-
-/// Whether each of a rule's `own` tiers has a counterpart among `tiers` that is no
-/// higher, so that those admit nothing more.
-pub(super) fn is_within(tiers: &[Quota], own: &[Quota]) -> bool {
-    let is_counterpart = |tier: &Quota, own: &Quota| {
-        tier.counter() == own.counter() && tier.limit() <= own.limit() && tier.capacity() <= own.capacity()
-    };
-    !own.is_empty() && own.iter().all(|own| tiers.iter().any(|tier| is_counterpart(tier, own)))
-}
-
-/// Validation bounds the number of sets.
-fn index(set: usize) -> u32 {
-    u32::try_from(set).unwrap_or(u32::MAX)
 }
 
 /// A tenant's own tiers under one rule.

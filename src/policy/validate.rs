@@ -16,8 +16,8 @@ use http::{HeaderName, HeaderValue};
 use super::{
     Policy,
     adaptive::{LimitSteps, RateSteps},
+    exceptions::parse_network,
     keys::STANDARD_METHODS,
-    networks,
     pattern::{self, ParameterPosition},
     rule::Rule,
     settings::{Consistency, Dimension, FailureMode, Match, Unsettled},
@@ -128,7 +128,7 @@ fn check_rule(rule: &Rule) -> Result<(), ConfigError> {
         return check_exempt(rule);
     }
     for tenant in rule.tenants.keys() {
-        networks::parse(tenant).map_err(|reason| ConfigError::new("tenants", reason).with_value(tenant))?;
+        parse_network(tenant).map_err(|reason| ConfigError::new("tenants", reason).with_value(tenant))?;
     }
     let per = rule.per.as_deref();
     let mut seen = HashSet::new();

@@ -4,7 +4,7 @@
 //! Checks only. Every error names key and value; the caller adds the rule. Invariant: tiers
 //! that pass can be compiled, and what they adapt can be found.
 
-use super::{exceptions::Limits, rule::Rule};
+use super::{rule::Rule, settings::Limits};
 use crate::{
     error::{ConfigError, ensure},
     quota::{Algorithm, Quota},

@@ -18,8 +18,8 @@ use serde::{
 use crate::{
     descriptor::Priority,
     policy::{
-        exceptions::{Limits, Override},
         forms::{self, is_default},
+        settings::{Limits, Override},
     },
     quota::{Algorithm, Quota},
 };
