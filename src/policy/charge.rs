@@ -191,7 +191,7 @@ impl<'a> Charge<'a> {
     }
 
     fn tier_sets(&self) -> &'a TierSets {
-        self.own.map_or(&self.rule.tier_sets, |own| &own.sets)
+        self.rule.tier_sets_of(self.own)
     }
 
     /// Differs for charges by different tiers, as far as two words can.
@@ -311,9 +311,8 @@ impl OwnedCharge {
         }
         let own = self.charged.own.as_ref().map(|own| policy.own_tiers(other, &own.quotas)).transpose().ok()?;
         let Selection { tier_set, scope } = self.charged.selection;
-        let sets = self.charged.own.as_ref().map_or(&self.rule().tier_sets, |own| &own.sets);
-        let others = own.as_ref().map_or(&other.tier_sets, |own| &own.sets);
-        let tier_set = others.for_priority(sets.first(tier_set), self.charged.priority);
+        let first = self.rule().tier_sets_of(self.charged.own.as_ref()).first(tier_set);
+        let tier_set = other.tier_sets_of(own.as_ref()).for_priority(first, self.charged.priority);
         let selection = Selection { tier_set, scope };
         let charged = ChargedRule { rule: other.index, own, selection, ..self.charged.clone() };
         Some(Self { policy: Arc::clone(policy), charged, ..self.clone() })
@@ -344,7 +343,7 @@ impl ChargedRule {
     pub(crate) fn charge<'p>(&'p self, policy: &'p CompiledPolicy) -> Charge<'p> {
         let rule = &policy.rules[self.rule];
         let own = self.own.as_ref();
-        let tiers = own.map_or(&rule.tier_sets, |own| &own.sets).get(self.selection.tier_set);
+        let tiers = rule.tier_sets_of(own).get(self.selection.tier_set);
         let Self { key, cost, selection, priority, .. } = *self;
         Charge { rule, tiers, own, tenant: None, key, selection, cost, max_wait: 0, priority }
     }

@@ -20,13 +20,13 @@ use super::{
     Policy,
     adaptive::{LimitSteps, RateSteps},
     carried::Carried,
-    keys::{RuleKeys, Selection},
+    keys::RuleKeys,
     matcher::Matcher,
     pattern::ParameterPosition,
     rule::Rule,
     settings::{Consistency, FailureMode, Messages},
     statuses::Statuses,
-    tiers::{OwnTierCache, OwnTiers, Tier, TierSets, intern, next_version},
+    tiers::{OwnTierCache, OwnTiers, TierSets, intern, next_version},
     validate::validate,
     validate_tiers::check_own_tiers,
 };
@@ -92,7 +92,6 @@ impl CompiledPolicy {
         let plan_priorities = highest(rules.iter().flat_map(|rule| rule.tier_sets.exceptions.plan_priorities()));
         let tenant_priorities = highest(rules.iter().flat_map(|rule| rule.tier_sets.exceptions.tenant_priorities()));
         let adapts = rules.iter().any(|rule| rule.ladder.is_some() || rule.limits.is_some());
-        let has_more_to_charge = |rule: &CompiledRule| rule.is_settled_late() || rule.counts_messages();
         Ok(Self {
             matcher,
             by_id: rules.iter().zip(0..).map(|(rule, index)| (*rule.id, index)).collect(),
@@ -102,7 +101,7 @@ impl CompiledPolicy {
             adapts,
             is_dynamic: adapts || enabled().any(|rule| rule.unit.is_some()),
             lets_wait: enabled().any(|rule| rule.max_wait.is_some_and(|max_wait| !max_wait.is_zero())),
-            keeps_receipts: AtomicBool::new(has_in_flight || adapts || rules.iter().any(has_more_to_charge)),
+            keeps_receipts: AtomicBool::new(has_in_flight || adapts || rules.iter().any(CompiledRule::charges_later)),
             fails_locally: enabled().any(|rule| rule.on_backend_failure == Some(FailureMode::Local) && !rule.shadow),
             settles: enabled().any(|rule| rule.settle),
             divided_by: enabled().any(follows_instances).then_some(1),
@@ -119,28 +118,27 @@ impl CompiledPolicy {
     /// local limiter, and whose backend knows the number, enforce a share there. What is
     /// kept of their charges stays valid.
     pub(crate) fn divided_by(&self, instances: u64) -> Result<Self, ConfigError> {
-        let mut divided = (*self.policy).clone();
-        #[allow(clippy::cast_precision_loss, reason = "a share")]
-        let share = 1.0 / instances.max(1) as f64;
-        let following = divided.rules.iter_mut().filter(|rule| follows_instances(rule));
-        following.for_each(|rule| rule.local_share = Some(share));
-        let compiled = Self { divided_by: Some(instances), ..Self::new(divided)? };
-        Ok(compiled.in_place_of(self).carrying(self, self.carried.clone()))
+        self.compiled_again(Some(instances), self.carried.clone())
     }
 
     /// The same policy with something else that it carries.
     pub(crate) fn with(&self, carried: Carried) -> Result<Self, ConfigError> {
-        let compiled = match self.divided_by {
-            Some(instances) if instances > 1 => self.divided_by(instances)?,
-            divided_by => Self { divided_by, ..Self::new((*self.policy).clone())? },
-        };
-        Ok(compiled.in_place_of(self).carrying(self, carried))
+        self.compiled_again(self.divided_by, carried)
     }
 
-    /// What is kept of the charges of `old`, another form of this policy, stays valid.
-    fn in_place_of(mut self, old: &Self) -> Self {
-        self.rules.iter_mut().zip(&old.rules).for_each(|(rule, own)| rule.version = own.version);
-        Self { policy: Arc::clone(&old.policy), ..self }
+    /// Another form of this policy. What is kept of the charges of this one stays valid.
+    fn compiled_again(&self, divided_by: Option<u64>, carried: Carried) -> Result<Self, ConfigError> {
+        let mut policy = (*self.policy).clone();
+        if let Some(instances) = divided_by {
+            #[allow(clippy::cast_precision_loss, reason = "a share")]
+            let share = 1.0 / instances.max(1) as f64;
+            let following = policy.rules.iter_mut().filter(|rule| follows_instances(rule));
+            following.for_each(|rule| rule.local_share = Some(share));
+        }
+        let mut compiled = Self { divided_by, ..Self::new(policy)? };
+        compiled.policy = Arc::clone(&self.policy);
+        compiled.rules.iter_mut().zip(&self.rules).for_each(|(rule, own)| rule.version = own.version);
+        Ok(compiled.carrying(self, carried))
     }
 
     /// Takes over what stays when `old` is replaced.
@@ -283,8 +281,7 @@ impl CompiledRule {
     /// The scope of all requests, where path, method and plan of none matter, and the rule
     /// needs no more than an immediate charge.
     pub(super) fn uniform_scope(&self) -> Option<Scope> {
-        let has_more_to_charge = self.is_settled_late() || self.counts_messages();
-        let is_plain = !has_more_to_charge && !self.options.shadow && !self.options.smooth;
+        let is_plain = !self.charges_later() && !self.options.shadow && !self.options.smooth;
         let is_for_all = self.options.matches.is_everywhere() && self.options.matches.is_by_path();
         let is_single = self.options.reserve.is_empty() && self.tier_sets.is_single();
         self.keys.only_scope().filter(|_| is_plain && is_for_all && is_single)
@@ -344,9 +341,14 @@ impl CompiledRule {
         self.options.per_message.is_some()
     }
 
+    /// Whether it may charge a request more, or less, after it was admitted.
+    fn charges_later(&self) -> bool {
+        self.is_settled_late() || self.counts_messages()
+    }
+
     /// Whether it follows what becomes of a request that it has charged.
     pub(crate) fn follows_up(&self) -> bool {
-        self.is_settled_late() || self.ladder.is_some() || self.counts_messages()
+        self.charges_later() || self.ladder.is_some()
     }
 
     /// What happens to a request when the backend fails in this way.
@@ -368,8 +370,10 @@ impl CompiledRule {
         self.keys.per_tenant
     }
 
-    pub(crate) fn tiers(&self, selection: Selection) -> &[Tier] {
-        self.tier_sets.get(selection.tier_set)
+    /// The tier sets of a request: those that its tenant brings, or the rule's own.
+    #[inline]
+    pub(super) fn tier_sets_of<'s>(&'s self, own: Option<&'s Arc<OwnTiers>>) -> &'s TierSets {
+        own.map_or(&self.tier_sets, |own| &own.sets)
     }
 }
 

@@ -99,13 +99,11 @@ impl CompiledPolicy {
             match lookup.charge(rule, *found, &extra, charges) {
                 Ok(()) => {}
                 Err(MissingIdentity::Rejected(kind)) if !rule.options.shadow => {
-                    let reason = || extra.own_tiers(rule)?.err();
-                    let priority = || lookup.priority(rule, *found);
                     resolved.unidentified.get_or_insert_with(|| Unidentified {
                         rule,
                         kind,
-                        priority: priority(),
-                        reason: reason(),
+                        priority: lookup.priority(rule, *found),
+                        reason: extra.own_tiers(rule).and_then(Result::err),
                     });
                 }
                 Err(_) => {}
@@ -383,11 +381,12 @@ impl<'a> Lookup<'a> {
             None => chosen.tier_set.ok_or(MissingIdentity::Unlimited)?,
         };
         let priority = descriptor.stated_priority().or(chosen.priority).unwrap_or_default();
-        let tier_set = own.map_or(&rule.tier_sets, |own| &own.sets).for_priority(tier_set, priority);
+        let sets = rule.tier_sets_of(own);
+        let tier_set = sets.for_priority(tier_set, priority);
         let selection = rule.keys.select(tier_set, found.pattern.into(), descriptor.method);
         charges.push(Charge {
             rule,
-            tiers: own.map_or_else(|| rule.tiers(selection), |own| own.sets.get(tier_set)),
+            tiers: sets.get(tier_set),
             own,
             tenant: if rule.is_per_tenant() || rule.options.fair { counted } else { None },
             key: rule.keys.key(selection, counted),

@@ -185,7 +185,7 @@ fn units_of_an_overflow_counter_are_released_there() {
     let also = bench.take("second", 1, NOW).unwrap();
     let OutcomeKind::Busy { key } = bench.answer("third", 1, NOW) else { panic!("two are in flight, of two") };
     let rule = &bench.policy.rules[0];
-    assert_eq!(key, rule.overflow.tier(rule.tiers(own.charges().next().unwrap().selection)[0].salt));
+    assert_eq!(key, rule.overflow.tier(own.charges().next().unwrap().tiers[0].salt));
     assert_ne!(bench.answer("own", 1, NOW), OutcomeKind::Busy { key });
 
     bench.release(&shared, NOW);
