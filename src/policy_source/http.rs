@@ -21,10 +21,7 @@ use tokio::time::{Instant, sleep_until};
 use tower::{ServiceExt, util::BoxCloneService};
 use tower_service::Service;
 
-use super::{
-    document::{DEFAULT_MAX_BYTES, Document},
-    source::{MAX_DELAY, PolicySource, SourceError, within},
-};
+use super::{DEFAULT_MAX_BYTES, Document, MAX_DELAY, PolicySource, SourceError, within};
 use crate::error::ConfigError;
 
 type BoxError = Box<dyn Error + Send + Sync>;

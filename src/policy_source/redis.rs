@@ -12,10 +12,7 @@ use redis::{
 };
 use tokio::{sync::Notify, time::timeout};
 
-use super::{
-    document::{DEFAULT_MAX_BYTES, Document},
-    source::{MIN_POLL_INTERVAL, PolicySource, SourceError, within},
-};
+use super::{DEFAULT_MAX_BYTES, Document, MIN_POLL_INTERVAL, PolicySource, SourceError, within};
 use crate::error::ConfigError;
 
 /// A policy in a key of Redis or Valkey, as a string of YAML.

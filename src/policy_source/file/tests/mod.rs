@@ -1,17 +1,9 @@
-use std::{fs, time::Duration};
+#[cfg(unix)]
+mod folders;
 
-use notify::{
-    EventKind,
-    event::{AccessKind, AccessMode, CreateKind},
-};
-use tokio::time::timeout;
+use notify::event::CreateKind;
 
-use super::{
-    FileSource, TIMEOUT,
-    events::{FolderEvents, is_read},
-    read::{contents, open},
-};
-use crate::policy_source::{Document, PolicySource as _};
+use super::*;
 
 #[tokio::test]
 async fn without_events_polling_sees_every_change() {

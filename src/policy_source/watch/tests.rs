@@ -1,4 +1,3 @@
-use super::super::{source::MAX_DELAY, watch::backoff};
 use super::*;
 
 #[test]
