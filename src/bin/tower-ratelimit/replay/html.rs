@@ -11,7 +11,7 @@ use askama::{Template, filters::Escaper};
 
 use self::escape::escaped;
 use super::{
-    super::output::printable,
+    super::command::printable,
     envelope::{Bucket, Recommendation},
     report::{Report, RuleReport, shortened},
 };

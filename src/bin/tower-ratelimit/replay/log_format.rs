@@ -7,7 +7,7 @@ use std::sync::Arc;
 use clap::ValueEnum;
 use tower_ratelimit::{Descriptor, tenant::named_or_address};
 
-use super::{super::explain::pair, json, moment, pattern::Pattern};
+use super::{super::command::pair, json, moment, pattern::Pattern};
 
 /// The form of the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

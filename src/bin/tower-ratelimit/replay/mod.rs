@@ -40,10 +40,7 @@ use self::{
     report::{LogLines, Report, Shape, shortened},
     tally::Tally,
 };
-use super::{
-    output::{Failure, print, print_json},
-    policy_file::PolicyFile,
-};
+use super::command::{Failure, PolicyFile, print, print_json};
 
 /// Replays access logs under a policy: what it would have allowed, rejected and delayed
 #[derive(Debug, clap::Args)]

@@ -1,14 +1,46 @@
-//! What a command prints, and how it fails: [`print`] and [`Failure`].
+//! What all commands share: the policy that they read, [`PolicyFile`], how they print,
+//! [`print`], and how they fail, [`Failure`].
 //!
-//! It knows no command. Invariant: no character passes that controls a terminal or the
-//! direction of text, but the line break.
+//! It knows no command, and does not judge a policy: the library does. Invariants: no character
+//! passes that controls a terminal or the direction of text, but the line break; every command
+//! says in the same words why a file is no policy.
 
 use std::{
-    io::{self, Write},
+    fs,
+    io::{self, Read, Write},
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use serde::Serialize;
+use tower_ratelimit::Policy;
+
+/// Where a policy stands.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct PolicyFile {
+    /// The policy file in YAML; `-` for standard input
+    file: PathBuf,
+}
+
+impl PolicyFile {
+    pub(crate) fn new(file: &Path) -> Self {
+        Self { file: file.to_owned() }
+    }
+
+    pub(crate) fn name(&self) -> String {
+        self.file.display().to_string()
+    }
+
+    pub(crate) fn read(&self) -> Result<Policy, Failure> {
+        let mut text = String::new();
+        let read = match self.file == Path::new("-") {
+            true => io::stdin().read_to_string(&mut text).map(|_| text),
+            false => fs::read_to_string(&self.file),
+        };
+        let text = read.map_err(|error| Failure::usage(format!("{}: {error}", self.name())))?;
+        Policy::from_yaml(&text).map_err(|error| Failure::invalid(format!("{}: {error}", self.name())))
+    }
+}
 
 /// Why a command ends without a result, and its exit code.
 #[derive(Debug)]
@@ -74,4 +106,10 @@ fn escaped(text: &str, escape: impl Fn(char) -> String) -> String {
         }
     }
     escaped
+}
+
+/// An argument such as `ip=192.0.2.7`.
+pub(crate) fn pair(text: &str) -> Result<(String, String), &'static str> {
+    let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
+    Ok((name.into(), value.into()))
 }
