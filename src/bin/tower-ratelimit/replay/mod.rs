@@ -1,19 +1,12 @@
 //! `replay`: decides the requests of access logs under a policy, and says what it would have done.
 //!
-//! The real limiter decides, on a clock that the log drives. Invariant: memory does not grow
-//! with the length of the log.
+//! The real limiter decides, on a clock that the log drives: it never goes back, and stands
+//! still unless it is moved. Invariant: memory does not grow with the length of the log.
 
-mod decider;
-mod envelope;
-mod html;
-mod json;
 mod lines;
-mod log_format;
-mod moment;
-mod pattern;
+mod record;
 mod report;
 mod tally;
-mod timeline;
 
 use std::{
     borrow::Cow,
@@ -22,6 +15,10 @@ use std::{
     path::{Path, PathBuf},
     pin::Pin,
     process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::Poll,
     time::Duration,
 };
@@ -30,13 +27,18 @@ use futures_util::{
     future::join_all,
     stream::{FuturesUnordered, StreamExt},
 };
+use serde_json::{Value, json};
 use smallvec::SmallVec;
-use tower_ratelimit::decision::Decision;
+use tokio::time::Instant;
+use tower_ratelimit::{
+    Algorithm, Policy, Quota, RateLimiter, Rule,
+    decision::Decision,
+    time::{Clock, Timestamp},
+};
 
 use self::{
-    decider::{Decider, LogClock},
     lines::{LONGEST, Lines},
-    log_format::{LogArguments, LogFormat, Record},
+    record::{LogArguments, LogFormat, Record},
     report::{LogLines, Report, Shape, shortened},
     tally::Tally,
 };
@@ -86,7 +88,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         runtime.enable_time().start_paused(true).build().map_err(|error| Failure::usage(error.to_string()))?;
     let report = runtime.block_on(replay(arguments, &format))?;
     if let Some(file) = &arguments.html {
-        let page = html::page(&report).map_err(io::Error::other);
+        let page = report.page().map_err(io::Error::other);
         let written = page.and_then(|page| std::fs::write(file, page));
         written.map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
     }
@@ -104,7 +106,7 @@ async fn replay(arguments: &Arguments, format: &LogFormat) -> Result<Report, Fai
     };
     let (policy, after) = decider(&arguments.policy)?;
     let before = arguments.against.as_deref().map(decider).transpose()?.map(|(_, before)| before);
-    let mut notes = decider::notes(&policy);
+    let mut notes = notes(&policy);
     let mut has_tenant = false;
     let ids = policy.rules().iter().map(|rule| rule.id());
     let tally = Tally::new(ids, arguments.recommend.is_some());
@@ -227,4 +229,100 @@ impl Replay {
             self.tally.add(&record, &decisions);
         }
     }
+}
+
+/// The time of the log. While requests wait, Tokio's paused time moves it; else it is set.
+#[derive(Clone, Debug)]
+struct LogClock {
+    start: Instant,
+    ahead: Arc<AtomicU64>,
+}
+
+impl LogClock {
+    fn new() -> Self {
+        Self { start: Instant::now(), ahead: Arc::default() }
+    }
+
+    /// How much later `time` is than now, in nanoseconds.
+    fn left(&self, time: u64) -> u64 {
+        time.saturating_sub(self.now().as_nanos())
+    }
+
+    fn skip(&self, nanos: u64) {
+        self.ahead.fetch_add(nanos, Ordering::Relaxed);
+    }
+}
+
+impl Clock for LogClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_nanos(self.ahead.load(Ordering::Relaxed)).saturating_add(self.start.elapsed())
+    }
+}
+
+/// A policy on counters of its own.
+#[derive(Clone, Debug)]
+struct Decider {
+    limiter: RateLimiter,
+    /// Whether a request that is admitted at once may be delayed, or settled by the status of
+    /// its response.
+    is_paced_or_settled: bool,
+}
+
+impl Decider {
+    fn new(policy: &Policy, clock: &LogClock) -> Result<Self, String> {
+        let mut written = serde_json::to_value(policy).map_err(|error| error.to_string())?;
+        let mut is_paced_or_settled = false;
+        for rule in written["rules"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+            is_paced_or_settled |= ["charge_on", "refund_on", "smooth"].iter().any(|key| rule.contains_key(*key));
+            // A layer rejects at once what may not wait, `acquire` only if the rule says so.
+            if !rule.contains_key("exempt") {
+                rule.entry("max_wait").or_insert(json!("0s"));
+            }
+        }
+        let policy = serde_json::from_value::<Policy>(written).map_err(|error| error.to_string())?;
+        let limiter = RateLimiter::builder().policy(policy).clock(clock.clone()).build();
+        Ok(Self { limiter: limiter.map_err(|error| error.to_string())?, is_paced_or_settled })
+    }
+
+    /// The decision of a request that is admitted as it arrives. Any other is charged nothing.
+    fn at_once(&self, record: &Record) -> Option<Decision> {
+        if self.is_paced_or_settled {
+            return None;
+        }
+        self.limiter.try_check(&record.descriptor()).filter(Decision::is_allowed)
+    }
+
+    /// The decision, when the request leaves; `None` where a rejection does not tell more.
+    async fn decide(&self, record: &Record) -> Option<Decision> {
+        match self.limiter.acquire(&record.descriptor(), Duration::MAX).await {
+            Ok(permit) => {
+                let decision = permit.decision().clone();
+                // A request that the server rejected has no status of its own.
+                let status = record.status.filter(|status| *status != 429);
+                if let Some(status) = status.and_then(|status| http::StatusCode::from_u16(status).ok()) {
+                    permit.finish(status);
+                }
+                Some(decision)
+            }
+            Err(rejected) => rejected.decision().cloned(),
+        }
+    }
+}
+
+/// What a replay leaves out of a policy.
+fn notes(policy: &Policy) -> Vec<String> {
+    let written = serde_json::to_value(policy).unwrap_or_default();
+    let is_concurrency = |quota: &Quota| quota.counted_by() == Algorithm::Concurrency;
+    let note = |(rule, written): (&Rule, &Value)| match written["shadow"] == true {
+        true => Some(format!("rule `{}` is in shadow mode, so it rejects nothing and is not counted", rule.id())),
+        false if written["match"]["headers"].is_object() => {
+            Some(format!("rule `{}` is not replayed: a log does not have the headers that it is for", rule.id()))
+        }
+        false if rule.tiers().iter().any(is_concurrency) => Some(format!(
+            "the concurrency limit of rule `{}` is not replayed: a log does not say how long requests ran",
+            rule.id()
+        )),
+        false => None,
+    };
+    policy.rules().iter().zip(written["rules"].as_array().into_iter().flatten()).filter_map(note).collect()
 }

@@ -1,16 +1,22 @@
-//! What a replay says: [`Report`], as data and as lines for a person.
+//! What a replay says, [`Report`]: as data, as lines for a person, and as one HTML page without
+//! scripts and external resources.
 //!
-//! It counts nothing. Invariant: it says all that it leaves out, such as tenants beyond the
-//! first.
+//! It counts nothing. Invariants: it says all that it leaves out, such as tenants beyond the
+//! first; on the page, every text of a log or a policy passes [`Escaped`].
 
-use askama::Template;
+#[path = "../../../admin/escape.rs"]
+mod escape;
+
+use std::fmt;
+
+use askama::{Template, filters::Escaper};
 use serde::Serialize;
 use tower_ratelimit::time::Timestamp;
 
+use self::escape::escaped;
 use super::{
-    envelope::{Bucket, Recommendation, recommend},
-    tally::{Counts, RuleTally, Tally, TenantTally},
-    timeline::Timeline,
+    super::command::printable,
+    tally::{Bucket, Counts, Recommendation, RuleTally, Tally, TenantTally, Timeline, recommend},
 };
 
 /// The lines of the log.
@@ -26,56 +32,56 @@ pub(super) struct LogLines {
 #[derive(Debug, Serialize, Template)]
 #[template(path = "report.txt")]
 pub(super) struct Report {
-    pub(super) lines: LogLines,
+    lines: LogLines,
     /// Of the first and the last request.
-    pub(super) from: Option<String>,
-    pub(super) to: Option<String>,
-    pub(super) total: Numbers,
+    from: Option<String>,
+    to: Option<String>,
+    total: Numbers,
     /// To which no rule applied.
-    pub(super) unlimited: u64,
+    unlimited: u64,
     /// That the server answered with 429, and whose status differs from the replay.
-    pub(super) logged_rejections: u64,
-    pub(super) decided_otherwise: u64,
-    pub(super) rules: Vec<RuleReport>,
-    pub(super) timeline: Timeline,
-    pub(super) notes: Vec<String>,
+    logged_rejections: u64,
+    decided_otherwise: u64,
+    rules: Vec<RuleReport>,
+    timeline: Timeline,
+    notes: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct RuleReport {
-    pub(super) rule: String,
+struct RuleReport {
+    rule: String,
     #[serde(flatten)]
-    pub(super) numbers: Numbers,
-    pub(super) tenants: usize,
+    numbers: Numbers,
+    tenants: usize,
     /// Requests of tenants that were too many to tell apart.
-    pub(super) of_other_tenants: u64,
+    of_other_tenants: u64,
     /// Those with most rejections, then with most requests.
-    pub(super) top: Vec<TenantReport>,
+    top: Vec<TenantReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) recommendation: Option<Recommendation>,
+    recommendation: Option<Recommendation>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct TenantReport {
-    pub(super) tenant: String,
+struct TenantReport {
+    tenant: String,
     #[serde(flatten)]
-    pub(super) numbers: Numbers,
+    numbers: Numbers,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Numbers {
-    pub(super) requests: u64,
-    pub(super) allowed: u64,
-    pub(super) rejected: u64,
-    pub(super) delayed: u64,
-    pub(super) mean_wait_ms: u64,
-    pub(super) longest_wait_ms: u64,
-    pub(super) peak_per_second: u64,
+struct Numbers {
+    requests: u64,
+    allowed: u64,
+    rejected: u64,
+    delayed: u64,
+    mean_wait_ms: u64,
+    longest_wait_ms: u64,
+    peak_per_second: u64,
     /// Against the other policy, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) newly_rejected: Option<u64>,
+    newly_rejected: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) newly_allowed: Option<u64>,
+    newly_allowed: Option<u64>,
 }
 
 /// What a report has beside the numbers.
@@ -103,11 +109,18 @@ impl Report {
             notes,
         }
     }
+
+    /// The whole page.
+    pub(super) fn page(&self) -> Result<String, askama::Error> {
+        let (from, to) = (self.from.as_deref().unwrap_or("-"), self.to.as_deref().unwrap_or("-"));
+        let highest = self.timeline.bins.iter().map(|[allowed, rejected]| allowed + rejected).max();
+        Page { report: self, from, to, highest: highest.unwrap_or(0) }.render()
+    }
 }
 
 impl Bucket {
     /// As in a policy file.
-    pub(super) fn tier(&self) -> String {
+    fn tier(&self) -> String {
         format!("{{ limit: {}, window: 1m, burst: {} }}", self.limit, self.burst)
     }
 }
@@ -133,6 +146,11 @@ impl RuleReport {
             recommendation: shape.recommend.and_then(|percent| recommend(envelopes(), percent)),
         }
     }
+
+    /// The most requests of a tenant that is listed.
+    fn most(&self) -> u64 {
+        self.top.iter().map(|tenant| tenant.numbers.requests).max().unwrap_or(1)
+    }
 }
 
 impl Numbers {
@@ -152,7 +170,7 @@ impl Numbers {
     }
 
     /// The numbers in the order of the tables' columns.
-    pub(super) fn cells(&self) -> [String; 9] {
+    fn cells(&self) -> [String; 9] {
         let compared = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
         [
             self.requests.to_string(),
@@ -174,4 +192,38 @@ pub(super) fn shortened(name: &str) -> String {
     let name = name.replace('\n', "\\n");
     let cut = name.chars().count() > MOST;
     name.chars().take(MOST).chain(cut.then_some('…')).collect()
+}
+
+/// The page of a report.
+#[derive(Template)]
+#[template(path = "report.html")]
+struct Page<'r> {
+    report: &'r Report,
+    from: &'r str,
+    to: &'r str,
+    /// The most requests of a bin.
+    highest: u64,
+}
+
+/// The escaper of the template.
+#[derive(Clone, Copy)]
+struct Escaped;
+
+impl Escaper for Escaped {
+    fn write_escaped_str<W: fmt::Write>(&self, mut page: W, text: &str) -> fmt::Result {
+        page.write_str(&escaped(&printable(text)))
+    }
+}
+
+impl Recommendation {
+    /// The rates up to the one beyond which higher ones need the same burst.
+    fn shown(&self) -> &[Bucket] {
+        let least = self.curve.last().map(|bucket| bucket.burst);
+        let last = self.curve.iter().position(|bucket| Some(bucket.burst) == least);
+        &self.curve[..last.map_or(0, |last| last + 1)]
+    }
+
+    fn most(&self) -> u64 {
+        self.curve.iter().map(|bucket| bucket.burst).max().unwrap_or(1)
+    }
 }

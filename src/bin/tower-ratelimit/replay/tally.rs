@@ -1,14 +1,17 @@
-//! What the decisions on a log's requests add up to: [`Tally`].
+//! What the decisions on a log's requests add up to: [`Tally`], over time, [`Timeline`], and as
+//! the limits that would have admitted a tenant's requests, [`Envelope`].
 //!
 //! It keeps no requests. Invariant: its memory is bounded by the number of rules and
-//! [`MOST_TENANTS`], however long the log is.
+//! [`MOST_TENANTS`], however long the log is. A rejection under another policy changes no
+//! envelope.
 
 use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
+use serde::Serialize;
 use tower_ratelimit::decision::Decision;
 
-use super::{envelope::Envelope, log_format::Record, timeline::Timeline};
+use super::record::Record;
 
 /// The most tenants of a rule that are told apart: later ones only count in the rule.
 const MOST_TENANTS: usize = 100_000;
@@ -150,4 +153,123 @@ impl Counts {
         self.in_second += u64::from(second == self.second);
         self.peak = self.peak.max(self.in_second);
     }
+}
+
+/// The most bins.
+const BINS: usize = 240;
+
+/// Allowed and rejected requests over time, in at most [`BINS`] bins of one length. Where the
+/// log is longer, they are joined in pairs.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Timeline {
+    /// Seconds since the Unix epoch.
+    pub(super) start: u64,
+    pub(super) bin_seconds: u64,
+    /// Pairs of requests that were allowed and rejected.
+    pub(super) bins: Vec<[u64; 2]>,
+}
+
+impl Default for Timeline {
+    fn default() -> Self {
+        Self { start: 0, bin_seconds: 1, bins: Vec::new() }
+    }
+}
+
+impl Timeline {
+    /// `time` is in nanoseconds. One before the first counts as the first.
+    fn add(&mut self, time: u64, is_rejected: bool) {
+        let second = time / 1_000_000_000;
+        if self.bins.is_empty() {
+            self.start = second;
+        }
+        let mut bin = second.saturating_sub(self.start) / self.bin_seconds;
+        while bin >= BINS as u64 {
+            let joined =
+                self.bins.chunks(2).map(|pair| pair.iter().fold([0, 0], |sum, bin| [sum[0] + bin[0], sum[1] + bin[1]]));
+            self.bins = joined.collect();
+            self.bin_seconds *= 2;
+            bin = second.saturating_sub(self.start) / self.bin_seconds;
+        }
+        let bin = usize::try_from(bin).unwrap_or(BINS - 1);
+        if self.bins.len() <= bin {
+            self.bins.resize(bin + 1, [0, 0]);
+        }
+        self.bins[bin][usize::from(is_rejected)] += 1;
+    }
+}
+
+/// How many rates are tried: one a minute, and each twice the one before.
+const RATES: usize = 22;
+
+/// Sums of fractions are not exact.
+const ROUNDING: f64 = 1e-6;
+
+/// The bursts that a tenant needs at each rate. For a rate `r`, the least burst that admits all
+/// is the largest `A(s, t) - r (t - s)`, for the `A(s, t)` requests from `s` to `t`. It is the
+/// highest level of a bucket that drains at `r`, and so is known after one pass.
+#[derive(Clone, Debug)]
+pub(super) struct Envelope {
+    last: u64,
+    /// Pairs of a bucket's level, and of its highest so far.
+    levels: [(f64, f64); RATES],
+}
+
+impl Default for Envelope {
+    fn default() -> Self {
+        Self { last: 0, levels: [(0.0, 0.0); RATES] }
+    }
+}
+
+impl Envelope {
+    /// A request at a time in nanoseconds.
+    #[allow(clippy::cast_precision_loss, reason = "a time between requests")]
+    fn add(&mut self, time: u64) {
+        let minutes = time.saturating_sub(self.last) as f64 / 60e9;
+        self.last = self.last.max(time);
+        let mut rate = 1.0;
+        for (level, highest) in &mut self.levels {
+            *level = (*level - minutes * rate).max(0.0) + 1.0;
+            *highest = highest.max(*level);
+            rate *= 2.0;
+        }
+    }
+}
+
+/// A token bucket: `limit` requests a minute, `burst` at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Bucket {
+    pub(super) limit: u64,
+    pub(super) burst: u64,
+}
+
+/// Limits of a rule that would have rejected at most so many tenants.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Recommendation {
+    /// The lowest rate that admits no more at once than in a minute.
+    pub(super) chosen: Bucket,
+    /// Each rate, and the burst that it needs.
+    pub(super) curve: Vec<Bucket>,
+}
+
+/// `percent` of the tenants may have been rejected.
+pub(super) fn recommend<'e>(envelopes: impl Iterator<Item = &'e Envelope>, percent: f64) -> Option<Recommendation> {
+    let envelopes: Vec<_> = envelopes.collect();
+    #[allow(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a share of a number of tenants"
+    )]
+    let rejected = (envelopes.len() as f64 * percent / 100.0) as usize;
+    let curve: Vec<Bucket> = (0..RATES)
+        .filter_map(|rate| {
+            let mut bursts: Vec<f64> = envelopes.iter().map(|envelope| envelope.levels[rate].1).collect();
+            bursts.sort_unstable_by(|one, other| other.total_cmp(one));
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of requests")]
+            let burst = (bursts.get(rejected.min(bursts.len().checked_sub(1)?))? - ROUNDING).ceil() as u64;
+            Some(Bucket { limit: 1 << rate, burst })
+        })
+        .collect();
+    let chosen = curve.iter().find(|bucket| bucket.burst <= bucket.limit).or(curve.last())?;
+    Some(Recommendation { chosen: *chosen, curve })
 }
