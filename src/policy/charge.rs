@@ -185,11 +185,6 @@ impl<'a> Charge<'a> {
         Self { tiers, ..whole }
     }
 
-    /// All tiers of the selection, of which the charge may have a part.
-    pub(super) fn selected(&self) -> &'a [Tier] {
-        self.tier_sets().get(self.selection.tier_set)
-    }
-
     fn tier_sets(&self) -> &'a TierSets {
         self.rule.tier_sets_of(self.own)
     }
@@ -351,7 +346,7 @@ impl ChargedRule {
 
 /// Which tiers of its selection the charge has, if not all.
 fn part_of(charge: &Charge<'_>) -> Option<(usize, usize)> {
-    let (all, own) = (charge.selected(), charge.tiers);
+    let (all, own) = (charge.tier_sets().get(charge.selection.tier_set), charge.tiers);
     if all.len() == own.len() {
         return None;
     }

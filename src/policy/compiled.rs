@@ -8,8 +8,8 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
+        Arc, LazyLock, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -26,7 +26,7 @@ use super::{
     rule::Rule,
     settings::{Consistency, FailureMode, Messages},
     statuses::Statuses,
-    tiers::{OwnTierCache, OwnTiers, TierSets, intern, next_version},
+    tiers::{OwnTierCache, OwnTiers, TierSets},
     validate::validate,
     validate_tiers::check_own_tiers,
 };
@@ -37,6 +37,7 @@ use crate::{
     fingerprint::{Fingerprint, Scope},
     observe::{Mistake, RuleReports},
     quota::Quota,
+    sync::lock,
     time::{Timestamp, nanos},
 };
 
@@ -246,7 +247,7 @@ pub(crate) struct CompiledRule {
 
 impl CompiledRule {
     /// `source` is the rule's index in its policy.
-    pub(super) fn new(index: usize, source: usize, policy: &Policy) -> Self {
+    fn new(index: usize, source: usize, policy: &Policy) -> Self {
         let (rule, ignore_case) = (&policy.rules[source], policy.ignore_case);
         let id = intern(&rule.id);
         let ladder = rule.adaptive_rate.as_ref().map(RateSteps::new);
@@ -280,7 +281,7 @@ impl CompiledRule {
 
     /// The scope of all requests, where path, method and plan of none matter, and the rule
     /// needs no more than an immediate charge.
-    pub(super) fn uniform_scope(&self) -> Option<Scope> {
+    fn uniform_scope(&self) -> Option<Scope> {
         let is_plain = !self.charges_later() && !self.options.shadow && !self.options.smooth;
         let is_for_all = self.options.matches.is_everywhere() && self.options.matches.is_by_path();
         let is_single = self.options.reserve.is_empty() && self.tier_sets.is_single();
@@ -337,7 +338,7 @@ impl CompiledRule {
     }
 
     /// Whether any messages are charged one by one.
-    pub(crate) fn counts_messages(&self) -> bool {
+    fn counts_messages(&self) -> bool {
         self.options.per_message.is_some()
     }
 
@@ -375,6 +376,21 @@ impl CompiledRule {
     pub(super) fn tier_sets_of<'s>(&'s self, own: Option<&'s Arc<OwnTiers>>) -> &'s TierSets {
         own.map_or(&self.tier_sets, |own| &own.sets)
     }
+}
+
+/// Returns the rule's id as a name that lives as long as the process, so that a
+/// decision can name the rule without counting references. Only policies add
+/// ids, so requests cannot make this memory grow.
+fn intern(id: &str) -> RuleName {
+    static IDS: LazyLock<Mutex<HashMap<String, RuleName>>> = LazyLock::new(Mutex::default);
+    let mut ids = lock(&IDS);
+    ids.entry(id.into()).or_insert_with(|| Box::leak(Box::new(&*Box::leak(id.into()))))
+}
+
+/// A number that no other rule, or set of a tenant, of this process has.
+fn next_version() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// The highest priority of each name.

@@ -18,11 +18,11 @@ use super::{
 
 /// A pattern of a rule: the indices of both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct PatternMatch {
-    pub(crate) rule: u32,
-    pub(crate) pattern: u16,
+pub(super) struct PatternMatch {
+    pub(super) rule: u32,
+    pub(super) pattern: u16,
     /// Matches the path with its `.` and `..` segments resolved.
-    pub(crate) resolved: bool,
+    pub(super) resolved: bool,
 }
 
 impl PatternMatch {
@@ -30,7 +30,7 @@ impl PatternMatch {
     pub(super) const NONE: u16 = u16::MAX;
 }
 
-pub(crate) type PatternMatches = SmallVec<[PatternMatch; 4]>;
+pub(super) type PatternMatches = SmallVec<[PatternMatch; 4]>;
 
 /// Finds all patterns that match a path, the most specific ones first.
 ///
@@ -38,7 +38,7 @@ pub(crate) type PatternMatches = SmallVec<[PatternMatch; 4]>;
 /// matches applies. The work depends on the path and on the branches that it
 /// meets, not on the number of rules.
 #[derive(Debug, Default)]
-pub(crate) struct Matcher {
+pub(super) struct Matcher {
     nodes: Vec<Node>,
     routes: HashMap<Box<str>, Vec<PatternMatch>, RandomState>,
     /// Rules that match every path.
@@ -124,7 +124,7 @@ impl Node {
 
 impl Matcher {
     /// Whether no rule matches by path.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
@@ -145,7 +145,7 @@ impl Matcher {
     }
 
     /// Adds a valid pattern.
-    pub(crate) fn insert(&mut self, pattern: &str, ignore_case: bool, found: PatternMatch) {
+    pub(super) fn insert(&mut self, pattern: &str, ignore_case: bool, found: PatternMatch) {
         if self.nodes.is_empty() {
             self.nodes.push(Node::default());
         }
@@ -164,7 +164,7 @@ impl Matcher {
     }
 
     /// Adds to `found` the patterns that match either spelling of a path.
-    pub(crate) fn find_spelled(&self, spelling: &Spelling<'_>, found: &mut PatternMatches) {
+    pub(super) fn find_spelled(&self, spelling: &Spelling<'_>, found: &mut PatternMatches) {
         self.find(spelling.canonical(), found);
         if let Some(resolved) = spelling.resolved() {
             let others = found.len();

@@ -159,7 +159,7 @@ fn respell(segment: &str) -> Option<(String, &'static str)> {
 
 /// The position of a parameter in a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ParameterPosition {
+pub(super) struct ParameterPosition {
     segment: usize,
     prefix: usize,
     suffix: usize,
@@ -186,7 +186,7 @@ impl ParameterPosition {
 
 /// The spellings of a path. Nearly all paths have only one.
 #[derive(Debug)]
-pub(crate) struct Spelling<'p> {
+pub(super) struct Spelling<'p> {
     canonical: Cow<'p, str>,
     /// With `.` and `..` segments resolved; `None` if the path has none.
     resolved: Option<String>,
@@ -194,7 +194,7 @@ pub(crate) struct Spelling<'p> {
 }
 
 impl<'p> Spelling<'p> {
-    pub(crate) fn new(path: &'p str, ignore_case: bool) -> Self {
+    pub(super) fn new(path: &'p str, ignore_case: bool) -> Self {
         if is_usual(path, ignore_case) {
             return Self { ignores_case: ignore_case, ..Self::only(path) };
         }

@@ -782,7 +782,7 @@ impl Rule {
     }
 
     /// How often an instance and the store exchange units.
-    pub(crate) fn store_interval(&self) -> Duration {
+    pub(super) fn store_interval(&self) -> Duration {
         self.sync_interval.unwrap_or(Self::SYNC_INTERVAL)
     }
 

@@ -40,12 +40,12 @@ pub(crate) struct Match {
 
 impl Match {
     /// Whether every path matches.
-    pub(crate) fn is_everywhere(&self) -> bool {
+    pub(super) fn is_everywhere(&self) -> bool {
         self.paths.is_empty() && self.routes.is_empty()
     }
 
     /// Whether a request matches by its path or route alone.
-    pub(crate) fn is_by_path(&self) -> bool {
+    pub(super) fn is_by_path(&self) -> bool {
         self.methods.is_empty() && self.priorities.is_empty() && self.headers.is_empty()
     }
 
@@ -56,30 +56,6 @@ impl Match {
             sent.any(|sent| values.iter().any(|value| *sent == **value))
         };
         self.headers.iter().all(|(name, values)| has(name, values))
-    }
-
-    /// Whether it takes every method, priority and headers that the other one takes.
-    pub(super) fn covers_beside_paths(&self, other: &Self) -> bool {
-        self.covers_methods(other) && self.covers_headers(other) && self.covers_priorities(other)
-    }
-
-    fn covers_methods(&self, other: &Self) -> bool {
-        let takes = |method: &Method| {
-            self.methods.contains(method) || *method == Method::HEAD && self.methods.contains(&Method::GET)
-        };
-        self.methods.is_empty() || !other.methods.is_empty() && other.methods.iter().all(takes)
-    }
-
-    fn covers_headers(&self, other: &Self) -> bool {
-        self.headers.iter().all(|(name, values)| {
-            let mut same = other.headers.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name));
-            same.any(|(_, others)| others.iter().all(|value| values.contains(value)))
-        })
-    }
-
-    fn covers_priorities(&self, other: &Self) -> bool {
-        let named = if other.priorities.is_empty() { Priority::ALL } else { &other.priorities };
-        self.priorities.is_empty() || named.iter().all(|priority| self.priorities.contains(priority))
     }
 }
 
@@ -273,7 +249,7 @@ names!(Messages, "direction", { Client => "client", Server => "server", Both => 
 
 impl Messages {
     /// Whether messages in the direction `other` are charged.
-    pub(crate) fn include(self, other: Self) -> bool {
+    pub(super) fn include(self, other: Self) -> bool {
         self == Self::Both || self == other
     }
 }

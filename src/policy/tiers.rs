@@ -9,10 +9,7 @@ use std::{
     borrow::Cow,
     collections::{BTreeSet, HashMap},
     hash::BuildHasher,
-    sync::{
-        Arc, LazyLock, Mutex, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, LazyLock, PoisonError, RwLock},
 };
 
 use foldhash::fast::RandomState;
@@ -28,7 +25,6 @@ use crate::{
     descriptor::Priority,
     fingerprint::Scope,
     quota::Quota,
-    sync::lock,
     unit::Unit,
 };
 
@@ -111,15 +107,6 @@ fn tier_set(rule: RuleName, unit: Unit, quotas: &[Quota], options: MachineOption
     quotas.iter().map(tier).collect()
 }
 
-/// Returns the rule's id as a name that lives as long as the process, so that a
-/// decision can name the rule without counting references. Only policies add
-/// ids, so requests cannot make this memory grow.
-pub(super) fn intern(id: &str) -> RuleName {
-    static IDS: LazyLock<Mutex<HashMap<String, RuleName>>> = LazyLock::new(Mutex::default);
-    let mut ids = lock(&IDS);
-    ids.entry(id.into()).or_insert_with(|| Box::leak(Box::new(&*Box::leak(id.into()))))
-}
-
 /// The tier sets of a rule.
 ///
 /// The rule's own set is the first; those of plans and tenants follow. If a part is
@@ -145,51 +132,46 @@ pub(super) struct TierSets {
 }
 
 impl TierSets {
-    /// Whether the rule has tiers of its own, and no tenant has any other.
-    pub(super) fn is_single(&self) -> bool {
-        self.exceptions.is_empty() && !self.get(0).is_empty()
-    }
-
     /// `ignore_case` where the tenant is a part of a path that is matched
     /// without regard to case.
     pub(super) fn new(id: RuleName, rule: &Rule, steps: &[Quota], ignore_case: bool) -> Self {
         let (exceptions, quotas) = Exceptions::new(rule, ignore_case);
-        let mut sets = Self {
-            sets: Vec::new(),
-            own: 0,
-            count: 0,
-            to_priority: [0; _],
-            to_fallback: 0,
-            to_next_step: 0,
-            exceptions,
-        };
-        let adapts = !steps.is_empty();
         let (reserved, unit) = (rule.reserved(), Unit::new(rule.unit_name()));
         let parts: BTreeSet<u32> = reserved.into_iter().chain([0]).collect();
-        let place = |part| parts.iter().position(|known| *known == part).unwrap_or(0);
-        sets.to_priority = reserved.map(|part| index(place(part) * quotas.len()));
         let shares = match rule.local_share {
             Some(share) if share < 1.0 => vec![1.0, share],
             _ => vec![1.0],
         };
-        let count = quotas.len() * parts.len();
-        (sets.own, sets.count) = (index(quotas.len()), index(count));
-        sets.to_fallback = index(count * (shares.len() - 1));
-        sets.to_next_step = if adapts { index(count * shares.len()) } else { 0 };
+        let adapts = !steps.is_empty();
+        // The only step of a rule that does not adapt adds no tier.
         let steps: Vec<Option<Quota>> = match adapts {
             true => steps.iter().copied().map(Some).collect(),
             false => vec![None],
         };
+        let mut sets = Vec::new();
         for (step, share) in steps.iter().flat_map(|step| shares.iter().map(move |share| (step, *share))) {
-            sets.sets.extend(parts.iter().flat_map(|part| quotas.iter().map(move |quotas| (part, quotas))).map(
-                |(part, quotas)| {
-                    let kept = |quota: &Quota| quota.without(*part).scaled(share);
-                    let quotas: Vec<Quota> = quotas.iter().chain(step).map(kept).collect();
-                    tier_set(id, unit, &quotas, rule.machine_options())
-                },
-            ));
+            for (part, quotas) in parts.iter().flat_map(|part| quotas.iter().map(move |quotas| (*part, quotas))) {
+                let kept = |quota: &Quota| quota.without(part).scaled(share);
+                let quotas: Vec<Quota> = quotas.iter().chain(step).map(kept).collect();
+                sets.push(tier_set(id, unit, &quotas, rule.machine_options()));
+            }
         }
-        sets
+        let (own, count) = (quotas.len(), quotas.len() * parts.len());
+        let place = |part| parts.iter().position(|known| *known == part).unwrap_or(0);
+        Self {
+            sets,
+            own: index(own),
+            count: index(count),
+            to_priority: reserved.map(|part| index(place(part) * own)),
+            to_fallback: index(count * (shares.len() - 1)),
+            to_next_step: if adapts { index(count * shares.len()) } else { 0 },
+            exceptions,
+        }
+    }
+
+    /// Whether the rule has tiers of its own, and no tenant has any other.
+    pub(super) fn is_single(&self) -> bool {
+        self.exceptions.is_empty() && !self.get(0).is_empty()
     }
 
     pub(super) fn get(&self, set: u32) -> &[Tier] {
@@ -223,7 +205,7 @@ impl TierSets {
         set.checked_rem(self.to_next_step).map_or(set, |first| first + index(step) * self.to_next_step)
     }
 
-    pub(super) fn count_tiers(&self) -> usize {
+    fn count_tiers(&self) -> usize {
         self.sets.iter().map(|set| set.len()).sum()
     }
 
@@ -252,12 +234,6 @@ impl OwnTiers {
         let version = CONTENT.hash_one((rule_version, &rule.tiers));
         Self { quotas: rule.tiers.as_slice().into(), sets, version }
     }
-}
-
-/// A number that no other rule, or set of a tenant, of this process has.
-pub(super) fn next_version() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// The most sets that are kept for a rule.

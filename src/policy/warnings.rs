@@ -6,6 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use http::Method;
+
 use super::{
     Policy,
     matcher::{Matcher, PatternMatches},
@@ -15,7 +17,7 @@ use super::{
     statuses::Item,
     validate_tiers::tier_sets,
 };
-use crate::{error::ConfigError, quota::Quota};
+use crate::{descriptor::Priority, error::ConfigError, quota::Quota};
 
 impl Policy {
     /// Rules and tiers that are hardly meant as they are written, though the policy is
@@ -203,13 +205,33 @@ impl<'r> Covering<'r> {
             self.matcher.find_route(route, &mut found);
             count(found);
         }
-        let covers = |other: &&Rule| {
-            let (own, matched) = (&other.matches, &rule.matches);
-            other.id != rule.id && own.covers_beside_paths(matched)
-        };
+        let covers = |other: &&Rule| other.id != rule.id && covers_beside_paths(&other.matches, &rule.matches);
         let by_all_patterns = covered.into_iter().filter(|(_, covered)| *covered == patterns);
         by_all_patterns.map(|(index, _)| self.rules[index as usize]).find(covers)
     }
+}
+
+/// Whether `own` takes every method, priority and headers that the other one takes.
+fn covers_beside_paths(own: &Match, other: &Match) -> bool {
+    covers_methods(own, other) && covers_headers(own, other) && covers_priorities(own, other)
+}
+
+fn covers_methods(own: &Match, other: &Match) -> bool {
+    let takes =
+        |method: &Method| own.methods.contains(method) || *method == Method::HEAD && own.methods.contains(&Method::GET);
+    own.methods.is_empty() || !other.methods.is_empty() && other.methods.iter().all(takes)
+}
+
+fn covers_headers(own: &Match, other: &Match) -> bool {
+    own.headers.iter().all(|(name, values)| {
+        let mut same = other.headers.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name));
+        same.any(|(_, others)| others.iter().all(|value| values.contains(value)))
+    })
+}
+
+fn covers_priorities(own: &Match, other: &Match) -> bool {
+    let named = if other.priorities.is_empty() { Priority::ALL } else { &other.priorities };
+    own.priorities.is_empty() || named.iter().all(|priority| own.priorities.contains(priority))
 }
 
 /// A canonical path that a pattern matches if, and only if, it covers `pattern`: it matches
