@@ -80,7 +80,7 @@ impl Lookup<'_> {
         self.find(&mut matched);
         let own = || matched.iter().filter(|found| **self.rule(**found).id == *rule.id);
         let Some(found) = own().next() else {
-            let patterns: Vec<_> = rule.matches.paths.iter().chain(&rule.matches.routes).map(String::as_str).collect();
+            let patterns: Vec<_> = rule.matches.patterns().collect();
             let what = if rule.matches.paths.is_empty() { "route" } else { "path" };
             return format!("does not match the {what}: it is for {}", patterns.join(", "));
         };
@@ -136,14 +136,13 @@ impl Lookup<'_> {
             }
             MissingIdentity::Rejected(_) => "rejects the request: it lacks a tenant or a key".into(),
         })?;
-        let mut patterns = rule.options.matches.paths.iter().chain(&rule.options.matches.routes);
         let Some(charge) = charges.first() else { return Err("charges nothing".into()) };
         let overrides = self.policy.carried.overrides.as_deref();
         let is_overridden = overrides.is_some_and(|overrides| self.overridden(overrides, found).is_some());
         let source = if is_overridden { "an override by an operator" } else { "the tenant itself" };
         let own = charge.own.map(|_| source.into());
         Ok(ChargeExplanation {
-            pattern: patterns.nth(found.pattern.into()).cloned(),
+            pattern: rule.options.matches.patterns().nth(found.pattern.into()).map(str::to_owned),
             cost: charge.cost,
             counter: self.counter(found, charge.endpoint(), charge.method()),
             tiers_from: own.or_else(|| self.exception(found)).unwrap_or_else(|| "the rule".into()),

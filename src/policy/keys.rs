@@ -41,10 +41,9 @@ pub(crate) struct RuleKeys {
 
 impl RuleKeys {
     pub(super) fn new(id: RuleName, rule: &Rule) -> Self {
-        let patterns: Vec<&str> = rule.matches.paths.iter().chain(&rule.matches.routes).map(String::as_str).collect();
-        let per_endpoint = counts_per(rule, &Dimension::Endpoint) && !patterns.is_empty();
+        let per_endpoint = counts_per(rule, &Dimension::Endpoint) && !rule.matches.is_everywhere();
         let endpoints: Vec<Box<str>> = match per_endpoint {
-            true => patterns.iter().map(|&pattern| pattern.into()).collect(),
+            true => rule.matches.patterns().map(Into::into).collect(),
             false => vec!["".into()],
         };
         let methods: Vec<Box<str>> = rule.matches.methods.iter().map(|method| method.as_str().into()).collect();

@@ -39,9 +39,14 @@ pub(crate) struct Match {
 }
 
 impl Match {
+    /// Its paths, then its routes: a pattern's index counts both.
+    pub(super) fn patterns(&self) -> impl Iterator<Item = &str> {
+        self.paths.iter().chain(&self.routes).map(String::as_str)
+    }
+
     /// Whether every path matches.
     pub(super) fn is_everywhere(&self) -> bool {
-        self.paths.is_empty() && self.routes.is_empty()
+        self.patterns().next().is_none()
     }
 
     /// Whether a request matches by its path or route alone.

@@ -20,7 +20,7 @@ use super::{
     keys::STANDARD_METHODS,
     pattern::{self, ParameterPosition},
     rule::Rule,
-    settings::{Consistency, Dimension, FailureMode, Match, Unsettled},
+    settings::{Consistency, Dimension, FailureMode, Unsettled},
     statuses::Statuses,
     validate_tiers::{self, tier_sets},
 };
@@ -83,7 +83,6 @@ struct Size {
 impl Size {
     /// Adds a rule. Errors where the policy becomes larger than some hundred MiB.
     fn add(&mut self, rule: &Rule) -> Result<(), ConfigError> {
-        let Match { methods, paths, routes, .. } = &rule.matches;
         let (key, steps) = match &rule.adaptive_rate {
             Some(adapt) => ("adaptive_rate", RateSteps::new(adapt).count()),
             None => ("tiers", LimitSteps::new(&rule.tiers).map_or(1, |limits| limits.count())),
@@ -95,8 +94,8 @@ impl Size {
         // Requests of lower priorities have tiers of their own where others have a reserve.
         let copies = copies * (1 + rule.reserve.len());
         self.tiers = self.tiers.saturating_add(tiers.saturating_mul(steps * copies));
-        let of_pattern = |pattern: &String| pattern.split('/').count() + methods.len();
-        self.segments += paths.iter().chain(routes).map(of_pattern).sum::<usize>();
+        let of_pattern = |pattern: &str| pattern.split('/').count() + rule.matches.methods.len();
+        self.segments += rule.matches.patterns().map(of_pattern).sum::<usize>();
         let reason = format_args!(
             "the policy may have at most {MAX_TIERS} tiers: those of each rule, plan and tenant, for each step of an \
              adaptive rate"
@@ -156,7 +155,7 @@ fn check_rule(rule: &Rule) -> Result<(), ConfigError> {
 }
 
 fn check_patterns(rule: &Rule) -> Result<(), ConfigError> {
-    if rule.matches.paths.len() + rule.matches.routes.len() > MAX_PATTERNS {
+    if rule.matches.patterns().count() > MAX_PATTERNS {
         return Err(ConfigError::new("match", format!("more than {MAX_PATTERNS} paths and routes")));
     }
     if rule.matches.methods.len() > MAX_METHODS {

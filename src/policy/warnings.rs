@@ -89,8 +89,7 @@ impl Policy {
 /// How many counters a tenant has in a rule that does not say what it counts per; `None`
 /// where that is one.
 fn counters_unsaid(rule: &Rule) -> Option<usize> {
-    let Match { methods, paths, routes, .. } = &rule.matches;
-    let counters = (paths.len() + routes.len()).max(1) * methods.len().max(1);
+    let counters = rule.matches.patterns().count().max(1) * rule.matches.methods.len().max(1);
     (rule.per.is_none() && !rule.exempt && counters > 1).then_some(counters)
 }
 
@@ -186,7 +185,7 @@ impl<'r> Covering<'r> {
 
     /// The first rule that covers `rule`.
     fn find(&self, rule: &Rule) -> Option<&'r Rule> {
-        let patterns = rule.matches.paths.len() + rule.matches.routes.len();
+        let patterns = rule.matches.patterns().count();
         // How many of the rule's patterns each of the others covers.
         let everywhere = self.matcher.everywhere().iter();
         let mut covered: BTreeMap<u32, usize> = everywhere.map(|found| (found.rule, patterns)).collect();
