@@ -15,7 +15,7 @@ use std::{
 
 use http::{Extensions, HeaderValue, header::FORWARDED};
 
-use super::{RequestHead, address::peer, tenant::TenantExtractor};
+use super::{RequestHead, client_ip::peer, tenant::TenantExtractor};
 use crate::{
     descriptor::{Descriptor, MissingTenant, TenantId},
     limiter::RateLimiter,

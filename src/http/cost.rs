@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use http::{HeaderName, header::CONTENT_LENGTH};
 
-use super::{RequestHead, request_head::header_name};
+use super::{RequestHead, header_name};
 
 /// Determines the cost of a request in units.
 ///

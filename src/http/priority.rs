@@ -12,7 +12,7 @@
 
 use http::HeaderName;
 
-use super::{RequestHead, request_head::header_name};
+use super::{RequestHead, header_name};
 pub use crate::descriptor::Priority;
 use crate::observe::count_unknown_priority;
 

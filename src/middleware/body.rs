@@ -15,7 +15,7 @@ use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 
 use super::{InFlightGuard, messages::Stopped};
-use crate::{http::grpc, sync::lock};
+use crate::{http::rejection, sync::lock};
 
 pub(super) type BoxError = Box<dyn Error + Send + Sync>;
 
@@ -101,7 +101,7 @@ where
             Err(Stopped::Rejected(rejection)) => {
                 // Drops the inner body, which stops the handler.
                 kind.set(Kind::Rejection { body: Full::default() });
-                Ok(Frame::trailers(grpc::trailers(&rejection)))
+                Ok(Frame::trailers(rejection::grpc_trailers(&rejection)))
             }
         }))
     }

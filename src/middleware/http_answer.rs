@@ -24,7 +24,7 @@ use super::{
 use crate::{
     decision::{Decision, RateLimited, RateLimitedKind},
     headers::Headers,
-    http::{Protocol, RequestHead, grpc, problem},
+    http::{Protocol, RequestHead, rejection},
 };
 
 /// Answers over HTTP: stamps rate limit headers, and answers a rejection with a
@@ -112,11 +112,11 @@ impl<B, Err> Answer<Response<B>, Err> for HttpAnswer {
         let mut response = match (protocol, rare.and_then(|rare| rare.on_rejected.as_deref())) {
             (Protocol::Grpc { content_type }, _) => {
                 let pushback = rare.is_some_and(|rare| rare.grpc_pushback);
-                grpc::rejection(error, &self.headers, content_type, pushback).map(Body::rejection)
+                rejection::grpc(error, &self.headers, content_type, pushback).map(Body::rejection)
             }
             (Protocol::Other, None) => {
                 let memory = http.map(|http| http.response).unwrap_or_default();
-                problem::rejection(error, &self.headers, memory, Body::rejection)
+                rejection::problem(error, &self.headers, memory, Body::rejection)
             }
             (Protocol::Other, Some(hook)) => {
                 let head = http.as_ref().map(RejectedRequest::head);
@@ -196,7 +196,7 @@ impl<'a> Rejection<'a> {
     /// The response that the layer sends without a hook, to change a part of it.
     #[must_use]
     pub fn to_response(&self) -> Response<Full<Bytes>> {
-        problem::rejection(self.error.clone(), self.headers, Response::default(), identity)
+        rejection::problem(self.error.clone(), self.headers, Response::default(), identity)
     }
 }
 
@@ -218,7 +218,7 @@ pub(super) type Hook = dyn Fn(&Rejection<'_>) -> Response<HookBody> + Send + Syn
 fn respond(hook: &Hook, error: RateLimited, head: Option<RequestHead<'_>>, headers: &Headers) -> Response<HookBody> {
     let mut response = hook(&Rejection { error: &error, head, headers });
     let map = response.headers_mut();
-    for (name, value) in &problem::headers(&error, headers) {
+    for (name, value) in &rejection::headers(&error, headers) {
         // A map with thousands of entries may be full. It then gets none.
         if let Ok(entry) = map.try_entry(name) {
             entry.or_insert_with(|| value.clone());

@@ -4,10 +4,7 @@ use http::{HeaderValue, Request};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{
-    descriptor::{Tenant, TenantId, TenantRef},
-    http::{RequestHead, address::PeerAddr, client_ip::TrustedProxies},
-};
+use crate::descriptor::TenantId;
 
 fn found(extractor: &impl TenantExtractor, request: &Request<()>) -> Option<Tenant> {
     extractor.extract(&RequestHead::new(request)).map(TenantRef::into_owned)

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
 use bytes::Bytes;
 use http::{HeaderValue, Response};
 use http_body_util::Full;
 
-use super::{details::base64, rejection};
+use super::super::{grpc, violated_tiers};
 use crate::{
     decision::{Decision, RateLimited, RateLimitedKind},
-    descriptor::{Descriptor, MissingTenant},
+    descriptor::{Descriptor, MissingTenant, grpc::BASE64},
     headers::Headers,
-    http::problem::violated_tiers,
     limiter::RateLimiter,
     policy::{Policy, Rule},
     quota::Quota,
@@ -37,7 +37,7 @@ fn of_kind(kind: RateLimitedKind, after: Option<u64>) -> RateLimited {
 }
 
 fn answer(rejected: RateLimited) -> Response<Full<Bytes>> {
-    rejection(rejected, &Headers::ALL, HeaderValue::from_static("application/grpc+proto"), true)
+    grpc(rejected, &Headers::ALL, HeaderValue::from_static("application/grpc+proto"), true)
 }
 
 fn text<'a>(response: &'a Response<Full<Bytes>>, name: &str) -> &'a str {
@@ -104,7 +104,7 @@ fn pushback_has_a_jitter_of_up_to_a_tenth() {
 #[test]
 fn pushback_is_opt_in() {
     let json = HeaderValue::from_static("application/grpc+json");
-    let response = rejection(rejected_by(Policy::new().rule(everyone("get"))), &Headers::NONE, json, false);
+    let response = grpc(rejected_by(Policy::new().rule(everyone("get"))), &Headers::NONE, json, false);
     assert!(!response.headers().contains_key("grpc-retry-pushback-ms"));
     assert!(!response.headers().contains_key("ratelimit"));
 }
@@ -124,7 +124,7 @@ fn headers_stay_within_the_limits_of_clients() {
     let rejected = rejected_by(policy);
     let names: usize = violated_tiers(&rejected).unwrap().map(|tier| tier.name().len()).sum();
     assert!(names > 12_000, "{names}");
-    let response = rejection(rejected, &Headers::NONE, HeaderValue::from_static("application/grpc"), false);
+    let response = grpc(rejected, &Headers::NONE, HeaderValue::from_static("application/grpc"), false);
     let sizes = ["grpc-message", "grpc-status-details-bin"].map(|name| text(&response, name).len());
     assert!(sizes[0] <= 3 * 1_024 && sizes[1] <= 6_000, "{sizes:?}");
 }
@@ -132,9 +132,9 @@ fn headers_stay_within_the_limits_of_clients() {
 #[test]
 fn base64_has_no_padding() {
     for (bytes, expected) in [("", ""), ("f", "Zg"), ("fo", "Zm8"), ("foo", "Zm9v"), ("foob", "Zm9vYg")] {
-        assert_eq!(base64(bytes.as_bytes()), expected);
+        assert_eq!(BASE64.encode(bytes), expected);
     }
-    assert_eq!(base64(&[0xfb, 0xff, 0xfe]), "+//+");
+    assert_eq!(BASE64.encode([0xfb, 0xff, 0xfe]), "+//+");
 }
 
 #[cfg(feature = "tonic")]
@@ -143,7 +143,7 @@ mod with_tonic {
     use tonic_types::{ErrorDetails, QuotaViolation, StatusExt};
 
     use super::*;
-    use crate::{decision::TierStatus, headers::delay, http::problem::detail};
+    use crate::{decision::TierStatus, headers::delay, http::rejection::detail};
 
     fn several() -> Policy {
         let tiers = everyone("several").tier(Quota::per_minute(1)).tier(Quota::per_second(1_000_000).burst(1));

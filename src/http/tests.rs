@@ -4,7 +4,6 @@ use http::{
 };
 
 use super::*;
-use crate::http::Protocol;
 
 /// A request with so many other headers, and with these.
 fn request(others: usize, headers: &[(&str, &str)]) -> Request<()> {

@@ -1,7 +1,7 @@
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
-use super::*;
+use super::super::*;
 use crate::{
     decision::{Decision, Naming},
     quota::Quota,
@@ -38,7 +38,7 @@ async fn body(response: Response<Full<Bytes>>) -> Value {
 }
 
 fn rejection(rejected: RateLimited, headers: &Headers) -> Response<Full<Bytes>> {
-    super::rejection(rejected, headers, Response::default(), identity)
+    problem(rejected, headers, Response::default(), identity)
 }
 
 #[tokio::test]
@@ -217,7 +217,7 @@ async fn the_fields_of_one_rejection_are_not_those_of_another() {
                 for _ in 0..repeats {
                     let rejected = rejected(kind_and_time.0, kind_and_time.1, tiers);
                     let mut expected = headers(&rejected, options);
-                    let response = super::rejection(rejected, options, Response::default(), identity);
+                    let response = problem(rejected, options, Response::default(), identity);
                     let (parts, body) = response.into_parts();
                     let length = http_body::Body::size_hint(&body).exact().unwrap();
                     expected.insert(http::header::CONTENT_TYPE, PROBLEM);
@@ -235,7 +235,7 @@ fn a_response_keeps_nothing_of_the_request_but_its_memory() {
     memory.headers_mut().insert(http::header::COOKIE, HeaderValue::from_static("of the request"));
     memory.extensions_mut().insert("of the request");
     let rejected = rejected(RateLimitedKind::QuotaExceeded, None, &[]);
-    let response = super::rejection(rejected, &Headers::NONE, memory, identity);
+    let response = problem(rejected, &Headers::NONE, memory, identity);
     assert!(!response.headers().contains_key(http::header::COOKIE));
     assert_eq!(response.extensions().len(), 1);
     assert!(response.extensions().get::<RateLimited>().is_some());

@@ -1,0 +1,5 @@
+use super::*;
+
+mod address;
+mod lists;
+mod proxies;

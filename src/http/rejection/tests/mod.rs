@@ -1,0 +1,2 @@
+mod grpc;
+mod problem;
