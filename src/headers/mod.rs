@@ -31,7 +31,6 @@
 //! [draft-ietf-httpapi-ratelimit-headers]: https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/
 
 mod buffer;
-mod delays;
 mod fields;
 pub mod parse;
 pub(crate) mod statuses;
@@ -46,7 +45,7 @@ use http::HeaderMap;
 use self::fields::Fields;
 pub(crate) use self::{
     buffer::{Buffer, put_integer, put_name},
-    delays::Delays,
+    fields::Delays,
 };
 use crate::decision::{Decision, RateLimited};
 

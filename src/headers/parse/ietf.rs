@@ -12,9 +12,8 @@ use sfv::{
 };
 
 use super::{
-    Dialect,
     form::lines_up_to,
-    limit::{Precedence, ReportedLimit, ReportedLimits, Reset},
+    limit::{Dialect, Precedence, ReportedLimit, ReportedLimits, Reset},
 };
 use crate::unit::{REQUESTS, Unit};
 

@@ -71,25 +71,21 @@
 //! [IETF draft]: https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/
 //! [RFC 9110]: https://www.rfc-editor.org/rfc/rfc9110#section-10.2.3
 
-mod dialect;
 mod form;
 mod grpc;
 mod ietf;
 mod limit;
-mod retry_after;
-mod signal;
 mod vendor;
 
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 
-pub use self::{dialect::Dialect, signal::Signal};
+pub use self::limit::Dialect;
 use self::{
-    form::{http_date, lines},
+    form::{Form, counts, http_date, lines},
     grpc::Trailers,
     limit::{ReportedLimits, Reset},
-    retry_after::RetryAfter,
 };
 use super::statuses::Statuses;
 use crate::{time::Timestamp, unit::Unit};
@@ -211,10 +207,10 @@ impl Parser {
         let cooldown = asked.or(wait.map(|(reset, dialect)| (reset.after, dialect)));
         let least = cooldown.map(|(after, dialect)| match dialect {
             Dialect::Grpc => after,
-            _ if rejection => retry_after::least(after, retry_after, reset),
+            _ if rejection => retry_after.least(after, reset),
             _ => after.saturating_sub(reset.map_or(Duration::ZERO, Reset::rounding)),
         });
-        let signal = Signal {
+        self.cut(Signal {
             rejection,
             no_retry: trailers.no_retry,
             cooldown: cooldown.map(|(after, dialect)| (after, Some(dialect))),
@@ -222,13 +218,15 @@ impl Parser {
             limit: binding.and_then(|binding| binding.limit),
             remaining: binding.and_then(|binding| binding.remaining),
             reset: binding.and_then(|binding| Some(binding.reset?.after)),
-        };
-        self.cut(signal)
+        })
     }
 
     /// The signal, with its times cut to the cap.
-    pub(crate) fn cut(&self, signal: Signal) -> Signal {
-        signal.cut(self.cap)
+    pub(crate) fn cut(&self, mut signal: Signal) -> Signal {
+        let cooldown = signal.cooldown.map(|(after, dialect)| (after.min(self.cap), dialect));
+        signal.cooldown = cooldown.filter(|(after, _)| !after.is_zero());
+        signal.reset = signal.reset.map(|after| after.min(self.cap));
+        signal
     }
 }
 
@@ -237,3 +235,151 @@ impl Default for Parser {
         Self::new()
     }
 }
+
+/// What a response says about its upstream's limits.
+///
+/// [`Parser::read`] returns it. No time in it exceeds the
+/// parser's cap. The default is the signal of a response that reports nothing.
+/// For an upstream that says it elsewhere, see
+/// [`UpstreamFeedback::read_with`](crate::middleware::UpstreamFeedback::read_with).
+///
+/// ```
+/// use http::{HeaderMap, StatusCode};
+/// use tower_ratelimit::{headers::parse::{Parser, Signal}, time::Timestamp};
+///
+/// let silent = Parser::new().read(StatusCode::OK, &HeaderMap::new(), Timestamp::UNIX_EPOCH);
+/// assert_eq!(silent, Signal::default());
+///
+/// let rejected = Signal::rejection().with_cooldown(std::time::Duration::from_secs(60));
+/// assert!(rejected.is_rejection());
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Signal {
+    rejection: bool,
+    no_retry: bool,
+    /// Never zero once cut to the cap. The dialect is unknown if no field said it.
+    cooldown: Option<(Duration, Option<Dialect>)>,
+    /// The least time that the cooldown can stand for.
+    least: Duration,
+    limit: Option<u64>,
+    remaining: Option<u64>,
+    reset: Option<Duration>,
+}
+
+impl Signal {
+    /// The request was rejected because of a limit, and no time is known.
+    #[must_use]
+    pub const fn rejection() -> Self {
+        Self {
+            rejection: true,
+            no_retry: false,
+            cooldown: None,
+            least: Duration::ZERO,
+            limit: None,
+            remaining: None,
+            reset: None,
+        }
+    }
+
+    /// The upstream asks for a cooldown of this time, which is exact. Zero: of none.
+    /// Without a [`rejection`](Self::rejection) it says that nothing remains until then.
+    #[must_use]
+    pub const fn with_cooldown(mut self, time: Duration) -> Self {
+        self.cooldown = if time.is_zero() { None } else { Some((time, None)) };
+        self.least = time;
+        self
+    }
+
+    /// The cooldown that the upstream asks for, counted from the `now` of the
+    /// read. Never zero. `None`: the response asks for none, or names no time.
+    #[must_use]
+    pub const fn cooldown(&self) -> Option<Duration> {
+        match self.cooldown {
+            Some((after, _)) => Some(after),
+            None => None,
+        }
+    }
+
+    /// The least time that the cooldown can stand for: servers round times up
+    /// to whole seconds.
+    pub(crate) fn least_cooldown(&self) -> Option<Duration> {
+        Some(self.cooldown()?.min(self.least))
+    }
+
+    /// Whether the upstream rejected the request because of a limit. It may do
+    /// so without a time.
+    #[must_use]
+    pub const fn is_rejection(&self) -> bool {
+        self.rejection
+    }
+
+    /// Whether the upstream asks not to repeat the request, by a gRPC pushback
+    /// that is negative or unreadable (gRFC A6).
+    #[must_use]
+    pub const fn no_retry(&self) -> bool {
+        self.no_retry
+    }
+
+    /// The binding limit: of those that are exhausted the one to wait for, or
+    /// else the one with the smallest share left.
+    #[must_use]
+    pub const fn limit(&self) -> Option<u64> {
+        self.limit
+    }
+
+    /// The units of the binding limit that remain.
+    #[must_use]
+    pub const fn remaining(&self) -> Option<u64> {
+        self.remaining
+    }
+
+    /// The time until the binding limit resets.
+    #[must_use]
+    pub const fn reset(&self) -> Option<Duration> {
+        self.reset
+    }
+
+    /// The dialect of the [`cooldown`](Self::cooldown).
+    #[must_use]
+    pub const fn dialect(&self) -> Option<Dialect> {
+        match self.cooldown {
+            Some((_, dialect)) => dialect,
+            None => None,
+        }
+    }
+}
+
+/// What `Retry-After` asks for, and `retry-after-ms` beside it, which some servers add because
+/// whole seconds are too coarse for them.
+#[derive(Clone, Copy, Debug, Default)]
+struct RetryAfter {
+    /// The longest of both fields. Zero: now.
+    after: Option<Duration>,
+    millis: Option<Duration>,
+}
+
+impl RetryAfter {
+    fn read(headers: &HeaderMap, from: Timestamp) -> Self {
+        let seconds = Form::Any.times(headers, "retry-after", from).map(|when| when.after(from)).max();
+        let millis = counts(headers, "retry-after-ms").map(Duration::from_millis).max();
+        Self { after: seconds.max(millis), millis }
+    }
+
+    /// The least time that a rejection's `after` can stand for. A whole second is
+    /// the shortest time that the field can name, and says only that it is less,
+    /// unless another field is finer. From two seconds on, it is what was asked for.
+    fn least(self, after: Duration, reset: Option<Reset>) -> Duration {
+        const SECOND: Duration = Duration::from_secs(1);
+        if after.subsec_nanos() != 0 {
+            return after;
+        }
+        let reset = reset.filter(|reset| reset.rounding().is_zero()).map(|reset| reset.after);
+        let is_finer = |finer: &Duration| *finer < after && finer.saturating_add(SECOND) > after;
+        let finer = [self.millis, reset].into_iter().flatten().filter(is_finer).max();
+        finer.unwrap_or(if after == SECOND { Duration::ZERO } else { after })
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/retry_after.rs"]
+mod retry_after_tests;

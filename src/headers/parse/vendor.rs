@@ -7,9 +7,8 @@
 use http::HeaderMap;
 
 use super::{
-    Dialect,
     form::{Form, When, count, counts, lines},
-    limit::{ReportedLimit, ReportedLimits, Reset},
+    limit::{Dialect, ReportedLimit, ReportedLimits, Reset},
 };
 use crate::{
     time::Timestamp,

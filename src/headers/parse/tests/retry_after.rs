@@ -1,7 +1,6 @@
 use http::{HeaderName, HeaderValue, StatusCode};
 
 use super::*;
-use crate::headers::parse::Parser;
 
 /// The bounds of a rejection's cooldown, in milliseconds.
 fn bounds(fields: &[(&'static str, &'static str)]) -> Option<(u128, u128)> {
