@@ -2,33 +2,25 @@
 //! meanwhile.
 //!
 //! When a signal is above its threshold, a controller sheds a growing part of all
-//! requests: before any rule, whole classes of [`Priority`] first, and within a class the
+//! requests: before any rule, whole classes of [`Priority`](crate::Priority) first, and within a class the
 //! same tenants for an hour. It knows no rules and counts no units.
 //!
 //! Invariant: of each class at least one request in a hundred passes, so that a recovery
 //! is seen.
 
-mod controller;
-mod cpu;
-mod levels;
-mod scheduling;
 mod shedder;
-mod signal;
+mod signals;
 mod ticks;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc};
 
 #[cfg(feature = "admin")]
 pub(crate) use self::shedder::Readings;
-pub use self::signal::LoadSignal;
-use self::signal::Named;
 #[cfg(feature = "serde")]
-pub(crate) use self::signal::SCHEDULING_DELAY;
-pub(crate) use self::{shedder::Shedder, signal::CPU};
-use crate::{
-    descriptor::Priority,
-    error::{ConfigError, ensure},
-};
+pub(crate) use self::signals::SCHEDULING_DELAY;
+pub use self::signals::{LoadSignal, cpu, named, scheduling_delay};
+pub(crate) use self::{shedder::Shedder, signals::CPU};
+use crate::error::{ConfigError, ensure};
 
 /// When the process is overloaded: any number of signals, each with a threshold.
 ///
@@ -37,7 +29,7 @@ use crate::{
 /// long, up to 95%. The part is back at 0 within ten seconds after all signals are below.
 ///
 /// A shed request is rejected with [`Overloaded`](crate::RateLimitedKind::Overloaded) before
-/// any rule is looked at, and charges nothing. The lowest [`Priority`] is shed first.
+/// any rule is looked at, and charges nothing. The lowest [`Priority`](crate::Priority) is shed first.
 /// Within a class, tenants are shed by a hash of their name and the hour: all requests of
 /// one tenant succeed, or none. Exempt requests, and those of a rule that is
 /// [`exempt`](crate::Rule::exempt), are never shed.
@@ -121,33 +113,6 @@ impl PartialEq for Overload {
         self.thresholds().eq(other.thresholds())
     }
 }
-
-/// A signal with a name: what `load` returns.
-pub fn named(name: impl Into<String>, load: impl Fn() -> f64 + Send + Sync + 'static) -> impl LoadSignal {
-    Named { name: name.into(), load }
-}
-
-/// How much of the CPU that this process may use is in use, over the last second: from 0
-/// to 1. Of a control group with a limit (cgroup v2, `cpu.max`) what the group uses of that
-/// limit, else what all processes use of the machine. On Linux only: elsewhere, the policy
-/// is invalid.
-pub fn cpu() -> impl LoadSignal {
-    cpu::Cpu::new()
-}
-
-/// How late timers of this runtime fire, in seconds: the least of the last 100 ms, so that a
-/// burst is no overload. It shows an executor that is blocked or has too much to do, which
-/// the CPU does not. A task of the runtime of the first request measures it, and ends with
-/// the policy.
-pub fn scheduling_delay() -> impl LoadSignal {
-    scheduling::SchedulingDelay::default()
-}
-
-/// How often the signals are read.
-const INTERVAL: Duration = Duration::from_millis(20);
-
-/// The number of classes.
-const CLASSES: usize = Priority::ALL.len();
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-use super::*;
+use super::super::*;
 
 const NOW: Timestamp = Timestamp::from_secs(1_704_067_200);
 

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::{
+use super::super::{
     super::ticks::{MEMORY, TICK},
     *,
 };

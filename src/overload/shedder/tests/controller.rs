@@ -1,22 +1,22 @@
 use proptest::prelude::*;
 
-use super::*;
+use super::super::*;
 
 fn after(steps: usize, error: f64, controller: &mut Controller) -> f64 {
     (0..steps).for_each(|_| controller.step(error, 0.1));
-    controller.fraction()
+    controller.fraction
 }
 
 #[test]
 fn a_signal_above_its_threshold_sheds_more_and_more() {
     let mut controller = Controller::default();
     controller.step(0.1, 0.1);
-    let first = controller.fraction();
+    let first = controller.fraction;
     let admitted = (-0.03 - 0.005_f64).exp();
     assert!((first - (1.0 - admitted)).abs() < 1e-9, "proportional 0.03 and integral 0.005: {first}");
     controller.step(0.1, 0.2);
     let admitted = (-0.03 - 0.015_f64).exp();
-    assert!((controller.fraction() - (1.0 - admitted)).abs() < 1e-9, "0.01 more in twice the time");
+    assert!((controller.fraction - (1.0 - admitted)).abs() < 1e-9, "0.01 more in twice the time");
     assert!(after(10, 0.1, &mut controller) > first);
     assert!((after(20, 5.0, &mut controller) - MOST).abs() < 1e-9, "twice the threshold for two seconds");
 }
@@ -97,7 +97,7 @@ proptest! {
         let mut controller = Controller::default();
         for (error, seconds) in errors {
             controller.step(error, seconds);
-            prop_assert!((0.0..=MOST).contains(&controller.fraction()));
+            prop_assert!((0.0..=MOST).contains(&controller.fraction));
         }
     }
 }

@@ -1,4 +1,4 @@
-use super::*;
+use super::super::*;
 
 #[test]
 fn a_group_without_a_limit_has_none() {

@@ -1,0 +1,2 @@
+mod cpu;
+mod scheduling;
