@@ -1,20 +1,23 @@
 //! What is counted and logged of a rule, [`RuleReports`], by the [`RequestResult`]s of
-//! its requests; and [`Gauge`].
+//! its requests; [`LogLimiter`]; and [`Gauge`].
 //!
 //! Invariant: each metric is created at its first use, so a recorder may be
 //! installed after the policy was built, and kept, so no label is built twice.
 
+#[cfg(feature = "admin")]
+use std::sync::Arc;
 #[cfg(not(all(test, tower_ratelimit_loom)))]
 use std::sync::atomic::AtomicUsize;
-#[cfg(feature = "admin")]
-use std::sync::{Arc, atomic::AtomicU64};
-use std::sync::{OnceLock, atomic::Ordering};
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicU64, Ordering},
+};
 
 #[cfg(all(test, tower_ratelimit_loom))]
 use loom::sync::atomic::AtomicUsize;
 
-use super::{facade::metrics, log_limiter::LogLimiter, mistakes::Reported};
-use crate::descriptor::Priority;
+use super::{facade::metrics, mistakes::Reported};
+use crate::{descriptor::Priority, time::Timestamp};
 
 /// How a request was decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +104,36 @@ impl RuleReports {
     }
 }
 
+/// A rate limiter for log events, so that an attack cannot fill the disk: allows one event a
+/// second, and counts the suppressed ones.
+#[derive(Debug, Default)]
+pub(crate) struct LogLimiter {
+    next: AtomicU64,
+    suppressed: AtomicU64,
+}
+
+const INTERVAL: u64 = 1_000_000_000;
+
+impl LogLimiter {
+    /// The number of events suppressed since the last one; `None` if this one
+    /// is to be suppressed too, or if none is logged.
+    pub(crate) fn allow(&self, now: Timestamp) -> Option<u64> {
+        if cfg!(not(any(test, feature = "tracing"))) {
+            return None;
+        }
+        let (now, next) = (now.as_nanos(), self.next.load(Ordering::Relaxed));
+        // A clock that stepped back far must not silence the log.
+        let is_due = now >= next || next - now > INTERVAL;
+        let swap =
+            |next| self.next.compare_exchange(next, now.saturating_add(INTERVAL), Ordering::Relaxed, Ordering::Relaxed);
+        if is_due && swap(next).is_ok() {
+            return Some(self.suppressed.swap(0, Ordering::Relaxed));
+        }
+        self.suppressed.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+}
+
 /// A number of one limiter or store, and its share of a gauge of the process. The gauge
 /// is registered at its first use and kept, so that a recorder that is
 /// installed later sees no unmatched decrement.
@@ -152,3 +185,6 @@ impl Gauge {
         self.gauge.get_or_init(|| metrics::gauge!(self.name)).increment(change);
     }
 }
+
+#[cfg(test)]
+mod tests;

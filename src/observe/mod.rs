@@ -13,11 +13,9 @@
 mod counters;
 #[cfg(feature = "metrics")]
 mod describe;
+mod events;
 pub(crate) mod facade;
-mod log_limiter;
 mod mistakes;
-mod overload;
-mod sources;
 #[cfg(feature = "redis")]
 mod store;
 mod top;
@@ -25,16 +23,15 @@ mod top;
 #[cfg(feature = "metrics")]
 pub use self::describe::describe_metrics;
 #[cfg(feature = "watch")]
-pub(crate) use self::sources::Reload;
+pub(crate) use self::events::Reload;
 #[cfg(feature = "gossip")]
-pub(crate) use self::sources::{report_fleet, report_shares};
+pub(crate) use self::events::{report_fleet, report_shares};
 #[cfg(feature = "redis")]
 pub(crate) use self::store::{MEASURES, StoreReport, log_cooldown_sharing, log_cooldown_subscription};
 pub use self::top::TopTenant;
 pub(crate) use self::{
     counters::{Gauge, RequestResult, RuleReports},
+    events::{count_shed, log_ignored_level, log_share_source, log_shedding, report_shed_fraction},
     mistakes::{Mistake, Reported, count_unknown_priority},
-    overload::{count_shed, log_shedding, report_shed_fraction},
-    sources::{log_ignored_level, log_share_source},
     top::{Measure, Sampler, TopTenants, minute},
 };

@@ -17,8 +17,8 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
+    counters::LogLimiter,
     facade::{metrics, tracing},
-    log_limiter::LogLimiter,
 };
 use crate::{error::BackendError, time::Timestamp};
 

@@ -1,27 +1,24 @@
-//! The tenants that use most, or are rejected most, by rule: [`TopTenants`].
+//! The tenants that use most, or are rejected most, by rule: [`TopTenants`]; and which requests
+//! are counted for that: [`Sampler`].
 //!
-//! It counts what it is told, and does not know which requests are sampled. Invariant:
-//! memory is bounded by the number of rules, whatever the tenants and threads.
-
-mod sampler;
-mod sketch;
+//! It counts what it is told. Invariant: memory is bounded by the number of rules, whatever the
+//! tenants and threads.
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     hash::BuildHasher,
     sync::{
         Mutex, MutexGuard,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
 
 use foldhash::fast::RandomState;
 
-pub(crate) use self::sampler::Sampler;
-use self::sketch::Sketch;
 use crate::{
     descriptor::{Tenant, TenantId},
+    jitter::draw,
     sync::lock,
     time::Timestamp,
 };
@@ -139,7 +136,7 @@ impl TopTenants {
             for (measure, sketch) in sketches.enumerate() {
                 let largest = sketch.largest_error();
                 errors[measure] += largest;
-                for (key, counted) in sketch.tenants() {
+                for (key, counted) in &sketch.tenants {
                     let merged = tenants.entry(*key).or_insert_with(|| Merged::new(counted.tenant.clone()));
                     merged.counts[measure] += counted.count;
                     merged.certain[measure] += largest - counted.error;
@@ -159,7 +156,7 @@ impl TopTenants {
             shard.minute = minute;
             shard.rules.retain(|_, sketches| {
                 sketches.iter_mut().for_each(|sketch| sketch.halve(passed));
-                sketches.iter().any(|sketch| !sketch.is_empty())
+                sketches.iter().any(|sketch| !sketch.tenants.is_empty())
             });
         }
         shard
@@ -209,6 +206,144 @@ fn shortened(tenant: TenantId<'_>) -> Tenant {
     }
 }
 
+/// Which tenants have most, without a counter for each: the Space-Saving algorithm (Metwally,
+/// Agrawal and El Abbadi, 2005). It counts for at most `capacity` tenants. A new one beyond takes
+/// the place, and the count, of the one with least.
+///
+/// Until counts are halved, each is at least the true one and at most its `error` above, and no
+/// error exceeds the sum of all that was added divided by the capacity.
+#[derive(Debug)]
+struct Sketch {
+    capacity: usize,
+    /// By hash.
+    tenants: HashMap<u64, Counted, RandomState>,
+    /// Counts with the tenants' hashes, the least first.
+    order: BTreeSet<(u64, u64)>,
+}
+
+/// What is counted of one tenant.
+#[derive(Debug)]
+struct Counted {
+    tenant: Option<Tenant>,
+    count: u64,
+    /// How much of `count` may be of others.
+    error: u64,
+    /// The least part that was left in this minute, and in the last one.
+    remaining: [f64; 2],
+}
+
+impl Sketch {
+    fn new(capacity: usize) -> Self {
+        Self { capacity, tenants: HashMap::default(), order: BTreeSet::new() }
+    }
+
+    /// The most that a tenant may have that is not counted here.
+    fn largest_error(&self) -> u64 {
+        let least = self.order.first().filter(|_| self.tenants.len() == self.capacity);
+        least.map_or(0, |(count, _)| *count)
+    }
+
+    /// Where there is room for no more, a new tenant displaces the one with least.
+    fn add(&mut self, key: u64, tenant: impl FnOnce() -> Option<Tenant>, amount: u64, remaining: f64) {
+        let error = self.largest_error();
+        let new = || Counted { tenant: tenant(), count: error, error, remaining: [1.0; 2] };
+        let counted = self.tenants.entry(key).or_insert_with(new);
+        self.order.remove(&(counted.count, key));
+        counted.count = counted.count.saturating_add(amount);
+        counted.remaining[0] = counted.remaining[0].min(remaining);
+        self.order.insert((counted.count, key));
+        if self.tenants.len() > self.capacity
+            && let Some((_, least)) = self.order.pop_first()
+        {
+            self.tenants.remove(&least);
+        }
+    }
+
+    /// So many minutes have passed.
+    fn halve(&mut self, minutes: u64) {
+        if minutes == 0 {
+            return;
+        }
+        let halved = |count: u64| count.checked_shr(u32::try_from(minutes).unwrap_or(u32::MAX)).unwrap_or(0);
+        for counted in self.tenants.values_mut() {
+            (counted.count, counted.error) = (halved(counted.count), halved(counted.error));
+            let last = if minutes == 1 { counted.remaining[0] } else { 1.0 };
+            counted.remaining = [1.0, last];
+        }
+        self.order = self.tenants.iter().map(|(key, counted)| (counted.count, *key)).collect();
+        if self.tenants.values().all(|counted| counted.count == 0) {
+            *self = Self::new(self.capacity);
+        }
+    }
+}
+
+impl Counted {
+    fn least_remaining(&self) -> f64 {
+        let [this, last] = self.remaining;
+        this.min(last)
+    }
+}
+
+/// At most one of so many requests is sampled, once there are many.
+const ONE_IN: u64 = 128;
+
+/// Decisions of each minute from which on fewer and fewer requests are sampled. Before, all
+/// are.
+const ALL_OF: u64 = 512;
+
+/// Which admitted requests are counted. What the sampled ones stand for sums up to what all
+/// requests were charged, up to the last sampled one.
+///
+/// Chooses the request that is charged one of the units drawn, so that a request counts by its
+/// cost. The distance to the next drawn unit is random: callers that take turns must not
+/// meet it always, or never. Written by one thread only.
+#[derive(Debug, Default)]
+pub(crate) struct Sampler {
+    /// Units that are charged before the next drawn one.
+    left: AtomicU64,
+    last: Mutex<LastSample>,
+}
+
+#[derive(Debug, Default)]
+struct LastSample {
+    /// The units that were then left.
+    left: u64,
+    /// The thread's decisions by then.
+    decisions: u64,
+    /// What a request costs, on average and bounded by what it was before.
+    cost: u64,
+    /// The minute, and the thread's decisions when it began.
+    minute: (u64, u64),
+}
+
+impl Sampler {
+    /// Whether a request that was charged so many units is sampled.
+    #[inline]
+    pub(crate) fn is_due(&self, units: u64) -> bool {
+        let left = self.left.load(Ordering::Relaxed);
+        self.left.store(left.wrapping_sub(units), Ordering::Relaxed);
+        units > left
+    }
+
+    /// How many units the request that is [due](Self::is_due) stands for: all since the last
+    /// one. `decisions` are those of this thread so far.
+    pub(crate) fn take(&self, units: u64, decisions: u64, minute: u64) -> u64 {
+        let mut last = lock(&self.last);
+        let left = self.left.load(Ordering::Relaxed).wrapping_add(units);
+        let charged = last.left.wrapping_sub(left).saturating_add(units);
+        let requests = decisions.wrapping_sub(last.decisions).max(1);
+        last.decisions = decisions;
+        // One dear request does not make thousands pass unseen.
+        last.cost = (charged / requests).clamp(1, last.cost.saturating_mul(2).saturating_add(1));
+        if last.minute.0 != minute {
+            last.minute = (minute, decisions);
+        }
+        let one_in = (decisions.wrapping_sub(last.minute.1) * 2 / ALL_OF).clamp(1, ONE_IN);
+        last.left = draw((one_in - 1).saturating_mul(last.cost).saturating_mul(2));
+        self.left.store(last.left, Ordering::Relaxed);
+        charged
+    }
+}
+
 #[cfg(test)]
-#[cfg(feature = "test-util")]
 mod tests;

@@ -1,4 +1,4 @@
-use super::*;
+use super::super::*;
 
 const START: Timestamp = Timestamp::from_nanos(600_000_000_000_000);
 
@@ -98,7 +98,7 @@ fn shards_are_merged_within_the_bound() {
     assert_eq!(first.tenant.as_ref().unwrap().id(), TenantId::Name("everywhere"));
     let (exact, all) = (threads * 6_000, threads * 8_000);
     assert!(first.units_error <= all / 16 && first.units.abs_diff(exact) <= first.units_error, "{first:?}");
-    assert!(top.shards.iter().all(|shard| shard.lock().unwrap().rules["rule"][0].tenants().len() <= 16));
+    assert!(top.shards.iter().all(|shard| shard.lock().unwrap().rules["rule"][0].tenants.len() <= 16));
 }
 
 /// The order of counts, of which a tenant may lead in any.

@@ -2,7 +2,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use super::*;
+use super::super::*;
 
 fn add(sketch: &mut Sketch, key: u64, amount: u64) {
     sketch.add(key, || Some(Tenant::new(key.to_string())), amount, 1.0);
@@ -25,8 +25,8 @@ proptest! {
         }
         let bound = exact.values().sum::<u64>() / capacity as u64;
         prop_assert!(sketch.largest_error() <= bound);
-        prop_assert_eq!(sketch.tenants().values().map(|counted| counted.count).sum::<u64>(), exact.values().sum::<u64>());
-        for (key, counted) in sketch.tenants() {
+        prop_assert_eq!(sketch.tenants.values().map(|counted| counted.count).sum::<u64>(), exact.values().sum::<u64>());
+        for (key, counted) in &sketch.tenants {
             let own = exact.remove(key).unwrap();
             prop_assert!(counted.count - counted.error <= own && own <= counted.count, "{own} {counted:?}");
             prop_assert!(counted.error <= sketch.largest_error());
@@ -44,10 +44,10 @@ proptest! {
             if step == halved_at {
                 sketch.halve(1);
             }
-            let least = sketch.tenants().values().map(|counted| counted.count).min().unwrap_or(0);
-            let is_full = sketch.tenants().len() == capacity;
+            let least = sketch.tenants.values().map(|counted| counted.count).min().unwrap_or(0);
+            let is_full = sketch.tenants.len() == capacity;
             prop_assert_eq!(sketch.largest_error(), if is_full { least } else { 0 });
-            prop_assert!(sketch.tenants().len() <= capacity && sketch.order.len() == sketch.tenants().len());
+            prop_assert!(sketch.tenants.len() <= capacity && sketch.order.len() == sketch.tenants.len());
         }
     }
 }
@@ -58,11 +58,11 @@ fn counts_fade_minute_by_minute() {
     add(&mut sketch, 1, 100);
     sketch.add(1, || None, 1, 0.25);
     sketch.halve(1);
-    let counted = &sketch.tenants()[&1];
+    let counted = &sketch.tenants[&1];
     assert_eq!((counted.count, counted.least_remaining()), (50, 0.25));
     sketch.halve(2);
-    let counted = &sketch.tenants()[&1];
+    let counted = &sketch.tenants[&1];
     assert_eq!((counted.count, counted.least_remaining()), (12, 1.0));
     sketch.halve(u64::MAX);
-    assert!(sketch.is_empty());
+    assert!(sketch.tenants.is_empty());
 }

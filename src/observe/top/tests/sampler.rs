@@ -1,4 +1,4 @@
-use super::*;
+use super::super::*;
 use crate::jitter::seeded::SeededJitter;
 
 /// Requests of these costs in turn: what the sampled ones stand for, by cost, and how many

@@ -1,11 +1,28 @@
-//! What operators see of the sources of a policy, of an instance's share, and of
-//! settings that a backend ignores.
+//! Events and metrics of the process, not of a request: overload, the sources of a policy, an
+//! instance's share, and settings that a backend ignores.
 //!
 //! It remembers nothing: the caller logs each change once.
 
-#[cfg(any(feature = "gossip", feature = "watch"))]
-use super::facade::metrics;
-use super::facade::tracing;
+use super::facade::{metrics, tracing};
+
+/// A request of this priority was shed.
+pub(crate) fn count_shed(priority: &'static str) {
+    metrics::counter!("rate_limiting.overload.shed", "priority" => priority).increment(1);
+}
+
+/// This part of all requests is shed from now on.
+pub(crate) fn report_shed_fraction(fraction: f64) {
+    metrics::gauge!("rate_limiting.overload.shed_fraction").set(fraction);
+}
+
+/// Requests are shed from now on, or no longer, by this signal.
+pub(crate) fn log_shedding(starts: bool, signal: &str, value: f64, threshold: f64) {
+    if starts {
+        tracing::warn!(signal, value, threshold, "overload: the limiter sheds requests of low priority");
+    } else {
+        tracing::info!(signal, value, threshold, "overload ended: the limiter sheds no more requests");
+    }
+}
 
 /// The result of asking a source for a policy.
 #[cfg(feature = "watch")]
