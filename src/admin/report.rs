@@ -1,12 +1,19 @@
-//! What the page shows, as data: [`Report`].
+//! What the page shows: as data, [`Report`], and as HTML, [`Page`], rendered here, so that reading
+//! needs no scripts.
 //!
-//! It renders nothing. Invariant: each text has passed [`plain`], and tenants are hashed unless
-//! they are revealed.
+//! Invariants: each text has passed [`plain`] and in HTML [`escaped`], tenants are hashed unless
+//! they are revealed, and only the style and the script of `page.html` may run.
 
+use std::{fmt, sync::LazyLock};
+
+use askama::{Template, filters::Escaper};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use http::HeaderValue;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
-use super::text::plain;
+use super::{escape::escaped, text::plain};
 use crate::{
     descriptor::TenantId,
     limiter::{Explanation, RateLimiter, words},
@@ -19,24 +26,24 @@ use crate::{
 
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    pub(super) policy: PolicyReport,
-    pub(super) sources: Vec<SourceReport>,
+    policy: PolicyReport,
+    sources: Vec<SourceReport>,
     #[serde(serialize_with = "by_name")]
-    pub(super) requests: Vec<(&'static str, u64)>,
-    pub(super) rules: Vec<RuleReport>,
-    pub(super) top_tenants: Option<Vec<TopReport>>,
-    pub(super) backend: BackendReport,
-    pub(super) overload: Option<Readings>,
-    pub(super) overrides: Vec<OverrideReport>,
+    requests: Vec<(&'static str, u64)>,
+    rules: Vec<RuleReport>,
+    top_tenants: Option<Vec<TopReport>>,
+    backend: BackendReport,
+    overload: Option<Readings>,
+    overrides: Vec<OverrideReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) explanation: Option<Value>,
+    explanation: Option<Value>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct PolicyReport {
+struct PolicyReport {
     /// How often it was replaced.
-    pub(super) version: u64,
-    pub(super) replaced_seconds_ago: Option<u64>,
+    version: u64,
+    replaced_seconds_ago: Option<u64>,
 }
 
 /// A source that the limiter watches.
@@ -50,14 +57,14 @@ pub(super) struct SourceReport {
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct RuleReport {
-    pub(super) rule: String,
+struct RuleReport {
+    rule: String,
     /// Such as `shadow` or `disabled`.
-    pub(super) kind: &'static str,
-    pub(super) tiers: Vec<String>,
+    kind: &'static str,
+    tiers: Vec<String>,
     /// In the order of [`RESULTS`].
     #[serde(serialize_with = "by_name")]
-    pub(super) requests: Vec<(&'static str, u64)>,
+    requests: Vec<(&'static str, u64)>,
 }
 
 /// The results that rules count.
@@ -67,36 +74,36 @@ const RESULTS: [RequestResult; 8] = {
 };
 
 #[derive(Debug, Serialize)]
-pub(super) struct TopReport {
-    pub(super) rule: String,
+struct TopReport {
+    rule: String,
     /// `None` for the anonymous tenant.
-    pub(super) tenant: Option<String>,
-    pub(super) units: u64,
-    pub(super) units_error: u64,
-    pub(super) rejections: u64,
-    pub(super) rejections_error: u64,
-    pub(super) least_remaining: f64,
+    tenant: Option<String>,
+    units: u64,
+    units_error: u64,
+    rejections: u64,
+    rejections_error: u64,
+    least_remaining: f64,
 }
 
 /// The top tenants of each rule by each order.
 const TOP: usize = 10;
 
 #[derive(Debug, Serialize)]
-pub(super) struct BackendReport {
-    pub(super) name: String,
-    pub(super) counters: usize,
-    pub(super) fallback_counters: usize,
+struct BackendReport {
+    name: String,
+    counters: usize,
+    fallback_counters: usize,
     #[serde(serialize_with = "by_name")]
-    pub(super) state: Vec<(&'static str, String)>,
+    state: Vec<(&'static str, String)>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct OverrideReport {
-    pub(super) tenant: String,
+struct OverrideReport {
+    tenant: String,
     /// Each with its rule, or for all rules that count by tenant.
-    pub(super) tiers: Vec<String>,
-    pub(super) tiers_for_seconds: Option<u64>,
-    pub(super) blocked_for_seconds: Option<u64>,
+    tiers: Vec<String>,
+    tiers_for_seconds: Option<u64>,
+    blocked_for_seconds: Option<u64>,
 }
 
 fn by_name<S: Serializer>(facts: &[(&str, impl Serialize)], serializer: S) -> Result<S::Ok, S::Error> {
@@ -210,4 +217,44 @@ fn all_plain(value: Value) -> Value {
         Value::Object(members) => members.into_iter().map(|(name, value)| (plain(&name), all_plain(value))).collect(),
         other => other,
     }
+}
+
+const TEMPLATE: &str = include_str!("page.html");
+
+/// The whole page.
+#[derive(Template)]
+#[template(path = "page.html")]
+pub(super) struct Page<'r> {
+    pub(super) report: &'r Report,
+    /// The lines of an explanation, if one was asked for.
+    pub(super) explanation: Vec<String>,
+}
+
+/// The escaper of the template.
+#[derive(Clone, Copy)]
+struct Escaped;
+
+impl Escaper for Escaped {
+    fn write_escaped_str<W: fmt::Write>(&self, mut page: W, text: &str) -> fmt::Result {
+        page.write_str(&escaped(text))
+    }
+}
+
+/// Allows the style and the script of the template, by their hashes, and nothing else.
+pub(super) fn content_security_policy() -> HeaderValue {
+    static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
+        let hash = |element: &str| {
+            let after = TEMPLATE.split_once(&format!("<{element}>")).unwrap_or_default().1;
+            let content = after.split_once(&format!("</{element}>")).unwrap_or_default().0;
+            STANDARD.encode(Sha256::digest(content))
+        };
+        let policy = format!(
+            "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; connect-src 'self'; \
+             form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+            hash("style"),
+            hash("script")
+        );
+        HeaderValue::try_from(policy).unwrap_or_else(|_| HeaderValue::from_static("default-src 'none'"))
+    });
+    POLICY.clone()
 }
