@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use tokio::time::advance;
 use tower::retry::budget::Budget;
 
-use super::{RetryBudget, schedule::Schedule};
+use super::{RetryBudget, Schedule};
 use crate::jitter::draw;
 
 const SCHEDULE: Schedule = Schedule {
