@@ -20,7 +20,7 @@ use tower_service::Service;
 use super::{
     AdmissionContext, Answer, ChargeHandle, ClientMessages, ConnectionPermit, HttpRequest, InFlightGuard,
     RejectionContext,
-    http_answer::{ShadowHook, report_shadows},
+    answer::{ShadowHook, report_shadows},
 };
 use crate::{
     decision::Decision,
@@ -122,7 +122,8 @@ impl<S: Service<Req> + Clone, Req> Delayed<S, Req> {
             return Poll::Pending;
         };
         if !decision.is_allowed() {
-            return answered(answer.rejected(self.context.rejection(decision, &mut request)));
+            let CallContext { limiter, http, .. } = self.context;
+            return answered(answer.rejected(RejectionContext::new(limiter, decision, http(&mut request))));
         }
         self.context.waited(&mut request, self.since.elapsed());
         *guard = self.context.prepare(&mut request, admission.take_lease(), &decision);
@@ -257,17 +258,12 @@ impl<Req> CallContext<Req> {
     }
 
     /// The request is sent after a wait, which counts against a timeout that it carries.
-    pub(super) fn waited(&self, request: &mut Req, waited: Duration) {
+    fn waited(&self, request: &mut Req, waited: Duration) {
         let Some(request) = (self.http)(request) else { return };
         if let Some(timeout) = grpc::timeout(request.head().headers()) {
             let left = grpc::timeout_of(timeout.saturating_sub(waited));
             request.headers_mut().insert(grpc::GRPC_TIMEOUT, left);
         }
-    }
-
-    /// What the request's rejection is answered by.
-    pub(super) fn rejection<'r>(&self, decision: Decision, request: &'r mut Req) -> RejectionContext<'r> {
-        RejectionContext::new(self.limiter, decision, (self.http)(request))
     }
 }
 

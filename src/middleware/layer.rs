@@ -8,8 +8,8 @@ use http::{Response, request::Parts};
 
 use super::{
     ErrorAnswer, HttpAnswer, Keyed, Rejection, UpstreamFeedback,
+    answer::ShadowHook,
     body::{BoxError, hook_body},
-    http_answer::ShadowHook,
 };
 use crate::{
     descriptor::{Descriptor, MissingTenant},
