@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Deserializer, de::Error};
 
-use super::text::plain;
+use super::report::plain;
 use crate::{
     descriptor::{Descriptor, Tenant, TenantRef},
     http::tenant::named_or_address,

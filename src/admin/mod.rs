@@ -4,16 +4,14 @@
 //! backend, signals of overload, and what a tenant's counters have left; and it resets
 //! counters, overrides a tenant's tiers and blocks tenants, each for a while.
 //!
-//! It is one URL, read by `GET` and acted on by `POST`, and decides no request. `access.rs` says
-//! who may use it, `report.rs` what is shown, `action.rs` what is done. Invariants: every text of
-//! a policy, a request or a tenant passes `text.rs` before it is shown, and every response has the
-//! headers that keep a browser from running or storing anything of it.
+//! It is one URL, read by `GET` and acted on by `POST`. It decides no request, and authenticates no
+//! caller: an operator does that in front of it. `report.rs` has what is shown, `action.rs` what is
+//! done. Invariants: a page of another origin, in an operator's browser, can neither read nor act,
+//! and every response has the headers that keep a browser from running or storing anything of it.
 
-mod access;
 mod action;
 mod escape;
 mod report;
-mod text;
 
 use std::{
     convert::Infallible,
@@ -24,8 +22,11 @@ use askama::Template;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode,
-    header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY},
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri,
+    header::{
+        ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, FORWARDED, HOST, REFERRER_POLICY, VIA,
+    },
+    uri::Authority,
 };
 use http_body::Body;
 use http_body_util::{BodyExt, Full, Limited};
@@ -33,14 +34,15 @@ use serde_json::json;
 use tower_service::Service;
 
 use self::{
-    access::Access,
     action::{Action, Asked},
-    report::{Page, Report, SourceReport, content_security_policy},
-    text::{lines, plain},
+    report::{Page, Report, SourceReport, content_security_policy, lines, plain},
 };
 #[cfg(feature = "watch")]
 use crate::policy_source::{WatchHandle, WatchStatus};
-use crate::{http::RequestHead, limiter::RateLimiter};
+use crate::{
+    http::{RequestHead, peer},
+    limiter::RateLimiter,
+};
 
 /// The most bytes of an action.
 const MAX_BODY: usize = 64 * 1_024;
@@ -213,6 +215,73 @@ where
     }
 }
 
+/// Who may see the page, and who may act.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    /// Programs on this machine, by a name of this machine.
+    Loopback,
+    /// Callers that have passed the application's own authentication.
+    Authenticated,
+}
+
+impl Access {
+    /// Why the request is not answered.
+    fn denies(self, request: &RequestHead<'_>) -> Option<&'static str> {
+        let headers = request.headers();
+        let denied = if self == Self::Loopback { denied_here(request) } else { None };
+        denied.or_else(|| (request.method() == Method::POST).then(|| denies_action(headers)).flatten())
+    }
+}
+
+/// A header that a page of another origin can only send if this one allows it, which it never
+/// does.
+const ACTS: &str = "x-tower-ratelimit";
+
+/// What proxies add.
+const FORWARDING: [HeaderName; 5] = [
+    FORWARDED,
+    VIA,
+    HeaderName::from_static("x-forwarded-for"),
+    HeaderName::from_static("x-forwarded-host"),
+    HeaderName::from_static("x-real-ip"),
+];
+
+fn denied_here(request: &RequestHead<'_>) -> Option<&'static str> {
+    let headers = request.headers();
+    let Some(peer) = peer(request) else {
+        return Some("the peer's address is unknown: serve with `into_make_service_with_connect_info`");
+    };
+    if !peer.is_loopback() {
+        return Some("only this machine may see it");
+    }
+    if FORWARDING.iter().any(|name| headers.contains_key(name)) {
+        return Some("the request was forwarded, so it may be from anywhere");
+    }
+    // A name that leads to this machine may belong to someone else (DNS rebinding).
+    (!is_local(headers, request.uri())).then_some("its host is no name of this machine: use `localhost`")
+}
+
+/// Whether all that says the host names this machine.
+fn is_local(headers: &HeaderMap, uri: &Uri) -> bool {
+    let in_headers = headers.get_all(HOST).iter().map(|host| Authority::try_from(host.as_bytes()).ok());
+    let hosts: Vec<_> = in_headers.chain(uri.authority().cloned().map(Some)).collect();
+    let is_local = |host: &Authority| {
+        let name = host.host().trim_start_matches('[').trim_end_matches(']');
+        name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
+    };
+    !hosts.is_empty() && hosts.iter().all(|host| host.as_ref().is_some_and(is_local))
+}
+
+fn denies_action(headers: &HeaderMap) -> Option<&'static str> {
+    if !headers.contains_key(ACTS) {
+        return Some("an action needs the header `x-tower-ratelimit`");
+    }
+    let is_own = |site: &HeaderValue| site == "same-origin" || site == "none";
+    // Where the application allows other origins everything.
+    let is_foreign = headers.get_all("sec-fetch-site").iter().any(|site| !is_own(site));
+    is_foreign.then_some("a page of another origin must not act")
+}
+
 fn wants_json(headers: &HeaderMap, query: &str) -> bool {
     let accepts = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     query.split('&').any(|pair| pair == "format=json") || accepts.starts_with("application/json")
@@ -247,3 +316,6 @@ fn respond(status: StatusCode, content_type: HeaderValue, body: impl Into<Bytes>
     headers.insert(CONTENT_SECURITY_POLICY, content_security_policy());
     response
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,7 +13,7 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::{escape::escaped, text::plain};
+use super::escape::escaped;
 use crate::{
     descriptor::TenantId,
     limiter::{Explanation, RateLimiter, words},
@@ -219,6 +219,30 @@ fn all_plain(value: Value) -> Value {
     }
 }
 
+/// The most characters of a name that are shown.
+const MOST: usize = 200;
+
+/// A text of a policy, a tenant or a request, made fit to be shown: short, and without characters
+/// that control a terminal or the direction of text. It escapes no markup.
+pub(super) fn plain(text: &str) -> String {
+    let mut shown = String::new();
+    for char in text.chars().take(MOST) {
+        match char {
+            '"' | '\'' | '\\' => shown.push(char),
+            other => shown.extend(other.escape_debug()),
+        }
+    }
+    if text.chars().nth(MOST).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// The lines of a text, each made visible.
+pub(super) fn lines(text: &str) -> Vec<String> {
+    text.lines().map(plain).collect()
+}
+
 const TEMPLATE: &str = include_str!("page.html");
 
 /// The whole page.
@@ -258,3 +282,6 @@ pub(super) fn content_security_policy() -> HeaderValue {
     });
     POLICY.clone()
 }
+
+#[cfg(test)]
+mod tests;
