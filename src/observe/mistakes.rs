@@ -102,11 +102,6 @@ pub(super) fn start_counters() {
     }
 }
 
-/// A trusted header had a priority of an unknown name.
-pub(crate) fn count_unknown_priority() {
-    metrics::counter!("rate_limiting.priority.unknown").increment(1);
-}
-
 /// The mistakes that their owner has reported.
 #[derive(Debug, Default)]
 pub(crate) struct Reported(AtomicU32);
