@@ -1,25 +1,35 @@
-//! Describes HTTP requests to the limiter: [`Http`].
+//! Describes HTTP requests to the limiter: [`Http`]; and looks for mistakes in how it is set up.
 //!
 //! It decides nothing. The invariant: on a client it ignores extensions that a server
 //! has set, since a forwarded request still carries them.
 
-use std::{any::Any, fmt, sync::Arc};
+use std::{
+    any::Any,
+    collections::{HashMap, HashSet},
+    fmt,
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
+};
 
 use http::{
-    HeaderValue, Method, Request, Version,
-    header::{ACCESS_CONTROL_REQUEST_METHOD, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING},
+    Extensions, HeaderValue, Method, Request, Version,
+    header::{ACCESS_CONTROL_REQUEST_METHOD, CONTENT_LENGTH, CONTENT_TYPE, FORWARDED, TRANSFER_ENCODING},
 };
 
 use super::{
     RequestHead, TenantExtractor,
-    checks::{Checks, SeenBy, Setup},
+    client_ip::peer,
     cost::CostExtractor,
     priority::PriorityExtractor,
     tenant::{UpstreamHost, peer_ip},
 };
 use crate::{
-    descriptor::{Descriptor, HttpTarget, MissingTenant, Priority, StatedCost},
+    descriptor::{Descriptor, HttpTarget, MissingTenant, Priority, StatedCost, TenantId},
     limiter::RateLimiter,
+    observe::{Mistake, Reported},
+    sync::lock,
 };
 
 /// Describes HTTP requests: path, method, route and tenant. What can be set is explained at
@@ -86,36 +96,6 @@ impl Http {
             side,
             checks: Arc::default(),
         }
-    }
-
-    /// Whether the layer still looks for mistakes.
-    pub(crate) fn checks_are_open(&self) -> bool {
-        self.side == Side::Server && self.checks.are_open()
-    }
-
-    /// Looks for mistakes. Returns whether the request has to be rejected for one.
-    pub(crate) fn check<B: 'static>(
-        &self,
-        request: &mut Request<B>,
-        limiter: &RateLimiter,
-        rule: Option<&str>,
-    ) -> bool {
-        let head = RequestHead::new(request);
-        let mut descriptor = Descriptor::new("");
-        self.identify(&mut descriptor, &head, || may_have_content(request));
-        descriptor.rule = rule;
-        let setup = Setup {
-            rule,
-            counted_as: (!descriptor.exempt).then_some(descriptor),
-            keys: self.keys.iter().map(|(name, _)| &**name).collect(),
-            extractor: &*self.tenant,
-            chooses_tenant: self.has_own_tenant,
-            chooses_missing: self.missing_tenant.is_some(),
-            is_strict: self.is_strict,
-        };
-        let rejects = self.checks.look(&setup, &head, limiter);
-        SeenBy::add(request.extensions_mut(), limiter, rule);
-        rejects
     }
 
     /// On a client, lets the upstream know the priority of the request's extensions.
@@ -258,6 +238,157 @@ impl fmt::Debug for Http {
             .field("missing_tenant", &self.missing_tenant)
             .field("exempt_preflight", &self.exempt_preflight)
             .finish_non_exhaustive()
+    }
+}
+
+/// The requests of a layer that are looked at.
+const FIRST: u32 = 1_000;
+
+/// So many requests of a rule that lack one of its keys are a mistake, if none had it.
+const LACKING: u32 = 20;
+
+/// In place of a number of requests without a key: one had it.
+const FOUND: u32 = u32::MAX;
+
+/// What was looked at, and what was reported.
+#[derive(Debug, Default)]
+struct Checks {
+    /// The requests that were looked at, and were not rejected.
+    passed: AtomicU32,
+    reported: Reported,
+    /// The tenants that the policy names.
+    tenants: OnceLock<HashSet<String>>,
+    /// By rule and key: the requests without it.
+    without_key: Mutex<HashMap<String, u32>>,
+}
+
+/// Looks for mistakes in how a layer is set up, at its first requests only;
+/// `Policy::warnings` looks at the policy alone. After them, a request costs one load and a
+/// branch, except where a strict layer rejects every request.
+impl Http {
+    /// Whether the layer still looks for mistakes.
+    pub(crate) fn checks_are_open(&self) -> bool {
+        self.side == Side::Server && self.checks.passed.load(Ordering::Relaxed) < FIRST
+    }
+
+    /// Looks at a request. Returns whether to reject it for a mistake.
+    pub(crate) fn check<B: 'static>(
+        &self,
+        request: &mut Request<B>,
+        limiter: &RateLimiter,
+        rule: Option<&str>,
+    ) -> bool {
+        let head = RequestHead::new(request);
+        let mut descriptor = Descriptor::new("");
+        self.identify(&mut descriptor, &head, || may_have_content(request));
+        descriptor.rule = rule;
+        // A strict layer rejects for as long as it stays wrong.
+        let rejects = self.is_wrong(&descriptor, &head, limiter) && self.is_strict;
+        if !rejects {
+            self.checks.passed.fetch_add(1, Ordering::Relaxed);
+        }
+        SeenBy::add(request.extensions_mut(), limiter, rule);
+        rejects
+    }
+
+    /// Whether a mistake makes every request wrong.
+    fn is_wrong(&self, request: &Descriptor<'_>, head: &RequestHead<'_>, limiter: &RateLimiter) -> bool {
+        let report = |mistake, detail: &dyn fmt::Display| self.checks.reported.report(mistake, detail);
+        let seen = head.extensions().get::<SeenBy>();
+        if seen.is_some_and(|seen| seen.contains(limiter, request.rule)) {
+            report(Mistake::LayeredTwice, &head.uri().path());
+            return true;
+        }
+        if let Some(id) = request.rule.filter(|id| !limiter.has_rule(id)) {
+            report(Mistake::UnknownRule, &format_args!("rule `{id}`"));
+            return true;
+        }
+        let is_wrong = !request.exempt && self.keys_are_wrong(request, limiter);
+        if !limiter.counts_tenants() {
+            return is_wrong;
+        }
+        let tenant = self.tenant.extract(head);
+        let proxies = self.tenant.proxies();
+        let headers = head.headers();
+        let is_forwarded = || headers.contains_key(FORWARDED) || headers.contains_key("x-forwarded-for");
+        match &tenant {
+            None if proxies.is_some() && peer(head).is_none() => {
+                report(Mistake::NoPeerAddress, &"no `ConnectInfo` and no `PeerAddr` in the extensions");
+                return true;
+            }
+            None if self.has_own_tenant && self.missing_tenant.is_none() && !self.tenant.is_ambiguous(head) => {
+                report(Mistake::NoTenant, &head.uri().path());
+            }
+            Some(tenant) if matches!(tenant.id(), TenantId::Address(_)) => match proxies {
+                Some(proxies) if !proxies.trust_any() && is_forwarded() => {
+                    report(Mistake::UntrustedProxy, &"X-Forwarded-For or Forwarded");
+                }
+                Some(proxies) => {
+                    if let Some((address, reason)) = proxies.suspect(head) {
+                        report(Mistake::SuspectProxy, &format_args!("{address}: {reason}"));
+                    }
+                }
+                None => {}
+            },
+            _ => {}
+        }
+        let known = self.checks.tenants.get_or_init(|| limiter.named_tenants());
+        let id = tenant.as_ref().map(|tenant| tenant.whole_id().to_string());
+        if !known.is_empty() && id.is_none_or(|id| !known.contains(&id)) {
+            let names = |value: &HeaderValue| value.to_str().is_ok_and(|value| known.contains(value.trim()));
+            if let Some((name, _)) = headers.iter().find(|(_, value)| names(value)) {
+                report(Mistake::OtherHeader, name);
+            }
+        }
+        is_wrong
+    }
+
+    /// Whether a rule counts the request by a key that the layer does not look for, or that
+    /// no request had, and no setting says what happens then. A strict layer does not wait for
+    /// more requests without the key.
+    fn keys_are_wrong(&self, request: &Descriptor<'_>, limiter: &RateLimiter) -> bool {
+        let keys: Vec<&str> = self.keys.iter().map(|(name, _)| &**name).collect();
+        let mut without_key = lock(&self.checks.without_key);
+        let mut is_wrong = false;
+        limiter.keys_asked(request, |rule, key, is_found| {
+            let (choice, detail) = (rule.keys.on_missing_key(request), format!("rule `{}`, key `{key}`", rule.id));
+            if !keys.contains(&key) {
+                let is_meant = match choice {
+                    Some(MissingTenant::Allow) => true,
+                    Some(MissingTenant::Anonymous) => rule.keys.tells_apart_by(&keys),
+                    Some(MissingTenant::Reject) | None => false,
+                };
+                if !is_meant {
+                    self.checks.reported.report(Mistake::UnknownKey, &detail);
+                    is_wrong = true;
+                }
+                return;
+            }
+            let count = without_key.entry(detail.clone()).or_default();
+            *count = if is_found { FOUND } else { count.saturating_add(1) };
+            if *count < FOUND && (*count >= LACKING || self.is_strict && choice.is_none()) {
+                self.checks.reported.report(Mistake::KeyNeverFound, &detail);
+                is_wrong |= choice.is_none();
+            }
+        });
+        is_wrong
+    }
+}
+
+/// In the extensions of requests that a layer has seen: which limiters, and of each
+/// which rule, where the layer applies only one.
+#[derive(Clone, Debug, Default)]
+struct SeenBy(Vec<(u64, Option<Box<str>>)>);
+
+impl SeenBy {
+    fn add(extensions: &mut Extensions, limiter: &RateLimiter, rule: Option<&str>) {
+        let mut seen = extensions.remove::<Self>().unwrap_or_default();
+        seen.0.push((limiter.id(), rule.map(Box::from)));
+        extensions.insert(seen);
+    }
+
+    fn contains(&self, limiter: &RateLimiter, rule: Option<&str>) -> bool {
+        self.0.iter().any(|(id, own)| *id == limiter.id() && own.as_deref() == rule)
     }
 }
 

@@ -40,7 +40,6 @@
 //!    No wait exceeds the time left in `grpc-timeout`; a malformed timeout is
 //!    ignored.
 
-mod checks;
 mod client_ip;
 pub mod cost;
 mod describe;
