@@ -300,6 +300,5 @@ fn offset(zone: &str) -> Option<(bool, Duration)> {
 }
 
 fn two_digits(text: &str) -> Option<u64> {
-    let are_digits = text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
-    are_digits.then(|| text.parse().ok()).flatten()
+    digits(text).filter(|_| text.len() == 2)
 }
