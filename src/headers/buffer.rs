@@ -12,7 +12,7 @@ use crate::decision::TierStatus;
 
 /// The largest integer of a structured field (RFC 9651, section 3.3.1). All integers in
 /// headers are cut to it.
-pub(super) const MAX_INTEGER: u64 = 999_999_999_999_999;
+const MAX_INTEGER: u64 = 999_999_999_999_999;
 
 /// The size of the memory that texts are cut from. About one response in a hundred
 /// allocates it again, and none does while the earlier texts have been dropped:

@@ -357,7 +357,7 @@ fn tonic_peer(extensions: &http::Extensions) -> Option<SocketAddr> {
 
 /// The one form of an address. `::ffff:a.b.c.d` becomes `a.b.c.d`: the form depends on the socket, not on
 /// the caller.
-pub(super) fn canonical_ip(address: IpAddr) -> IpAddr {
+fn canonical_ip(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(address, IpAddr::V4),
         IpAddr::V4(_) => address,

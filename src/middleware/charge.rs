@@ -315,7 +315,7 @@ impl Drop for ReleaseOnDrop {
 }
 
 impl ConnectionPermit {
-    pub(super) fn new(lease: &Arc<Lease>) -> Self {
+    fn new(lease: &Arc<Lease>) -> Self {
         Self { own: Arc::new(ReleaseOnDrop(Arc::clone(lease))), _outer: None }
     }
 
@@ -325,7 +325,7 @@ impl ConnectionPermit {
     }
 
     /// Whether another clone exists: the handler has kept one.
-    pub(super) fn is_kept(&self) -> bool {
+    fn is_kept(&self) -> bool {
         Arc::strong_count(&self.own) > 1
     }
 }

@@ -1,6 +1,6 @@
 //! The tower middleware: [`RateLimitLayer`] and [`RateLimit`].
 //!
-//! It decides nothing: [`RateLimiter`](crate::RateLimiter) does. One
+//! It decides nothing: [`RateLimiter`] does. One
 //! [`Service`](tower_service::Service) implementation serves every use. It has two
 //! seams: [`Describe`] describes a request to the limiter, [`Answer`] turns decisions
 //! into what the caller sees. A description borrows from its request, and

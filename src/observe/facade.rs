@@ -22,7 +22,6 @@ pub(crate) mod metrics {
 
     impl Nothing {
         pub(crate) fn increment(&self, _: impl Sized) {}
-        pub(crate) fn decrement(&self, _: impl Sized) {}
         pub(crate) fn set(&self, _: impl Sized) {}
         pub(crate) fn record(&self, _: impl Sized) {}
     }

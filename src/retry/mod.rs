@@ -7,7 +7,7 @@
 //!    told of), and every other rejection according to
 //!    [`Signal::is_rejection`](crate::headers::parse::Signal::is_rejection),
 //!    such as a 403 with a signal or gRPC's RESOURCE_EXHAUSTED. Our own
-//!    rejection is a [`RateLimited`](crate::RateLimited) as the error, among
+//!    rejection is a [`RateLimited`] as the error, among
 //!    its sources, or in a response's extensions. Other failures, such as a
 //!    failed connection, are not retried.
 //! 2. **Not** if a retry cannot help: the request [can never
@@ -19,11 +19,11 @@
 //!    [`RetryPolicy::methods`].
 //! 4. **When**: after the time that was asked for, never earlier. Our own
 //!    limiter states it to the nanosecond; the upstream in any dialect that
-//!    [`Parser`](crate::headers::parse::Parser) reads. A random time is added,
+//!    [`Parser`] reads. A random time is added,
 //!    so that a fleet does not return in one instant. If no time was asked for,
 //!    after a random part of an exponentially growing time ("full jitter").
 //! 5. **No longer than** [`RetryPolicy::max_wait`], and the time left until the
-//!    request's [`Deadline`](crate::descriptor::Deadline) or in its
+//!    request's [`Deadline`] or in its
 //!    `grpc-timeout`. A response that asks for more is returned to the caller.
 //!    A repeated call carries the time that is left as its timeout.
 //! 6. **How often**: [`RetryPolicy::max_retries`] times per request, and as often
@@ -75,7 +75,7 @@ use crate::{
 /// affects only that clone.
 ///
 /// The inner service's error has to be boxed, as that of
-/// `RateLimitLayer::client` is, or a [`RateLimited`](crate::RateLimited).
+/// `RateLimitLayer::client` is, or a [`RateLimited`].
 /// Errors of other types are never retried.
 ///
 /// ```

@@ -382,4 +382,4 @@ impl RetryAfter {
 
 #[cfg(test)]
 #[path = "tests/retry_after.rs"]
-mod retry_after_tests;
+mod tests;
