@@ -14,7 +14,6 @@ mod feedback;
 mod future;
 mod layer;
 mod messages;
-mod service;
 
 use std::fmt;
 
@@ -26,8 +25,7 @@ pub use self::{
     answer::Rejection,
     charge::{ChargeHandle, ConnectionPermit},
     feedback::{CooldownScope, ResponseHead, UpstreamFeedback},
-    layer::RateLimitLayer,
-    service::RateLimit,
+    layer::{RateLimit, RateLimitLayer},
 };
 // The machinery of the layer. It has names only where a type has to be written out.
 #[doc(hidden)]
