@@ -15,11 +15,7 @@ use super::{
     executor::{ClaimMove, Completion, Operation, ScriptExecutor},
     plan::{Change, ChargeSet},
     transport::lane::{Executor, RunningCall},
-    wire::{
-        Call, CallHead, DatasetCheck,
-        decode::{self, ChargeReply, Replies},
-        encode, malformed_reply,
-    },
+    wire::{Call, CallHead, ChargeReply, DatasetCheck, KEYS_OF_CHANGE, MAX_KEYS, Replies, malformed_reply, max_keys},
 };
 use crate::{algorithm::Claim, error::BackendError};
 
@@ -86,7 +82,7 @@ fn groups(executor: &ScriptExecutor, batch: Vec<(Operation, usize)>) -> Vec<Grou
     for (operation, count) in batch {
         let (mut changes, moving) = match operation {
             Operation::Charge(set) => {
-                let group = with_room(&mut groups, &set.hash_tag, set.now, encode::max_keys(&set));
+                let group = with_room(&mut groups, &set.hash_tag, set.now, max_keys(&set));
                 group.sets.push(Charged { set, count, first });
                 (Vec::new(), None)
             }
@@ -96,7 +92,7 @@ fn groups(executor: &ScriptExecutor, batch: Vec<(Operation, usize)>) -> Vec<Grou
         executor.leases.update(&mut changes);
         let moving = moving.map(Arc::new);
         for change in changes {
-            let group = with_room(&mut groups, &change.charge.hash_tag, change.now, encode::KEYS_OF_CHANGE);
+            let group = with_room(&mut groups, &change.charge.hash_tag, change.now, KEYS_OF_CHANGE);
             group.changes.push(Changed { change, moving: moving.clone(), result: first });
         }
         first += count;
@@ -115,7 +111,7 @@ fn groups(executor: &ScriptExecutor, batch: Vec<(Operation, usize)>) -> Vec<Grou
 /// The last group of a hash slot and time, if it has room for so many keys, or a new one.
 fn with_room<'g>(groups: &'g mut Vec<Group>, hash_tag: &str, now: Option<u64>, keys: usize) -> &'g mut Group {
     let last = groups.iter().rposition(|group| group.hash_tag == hash_tag && group.now == now);
-    let index = last.filter(|last| groups[*last].keys + keys <= encode::MAX_KEYS).unwrap_or_else(|| {
+    let index = last.filter(|last| groups[*last].keys + keys <= MAX_KEYS).unwrap_or_else(|| {
         let (hash_tag, changes, sets) = (hash_tag.to_owned(), Vec::new(), Vec::new());
         groups.push(Group { hash_tag, now, changes, sets, keys: 0 });
         groups.len() - 1
@@ -133,7 +129,7 @@ impl Group {
             prefix: &executor.context.prefix,
         };
         let sets = self.sets.iter().map(|charged| (&charged.set, charged.count));
-        encode::call(self.changes(), sets, head, check)
+        Call::decide(self.changes(), sets, head, check)
     }
 
     fn changes(&self) -> impl Iterator<Item = &Change> {
@@ -142,7 +138,7 @@ impl Group {
 
     fn read(&self, reply: &Value, call: &Call) -> Result<Replies, BackendError> {
         let Value::BulkString(bytes) = reply else { return Err(malformed_reply()) };
-        decode::replies(self.changes(), self.sets.iter().map(|charged| &charged.set), bytes, call)
+        Replies::read(self.changes(), self.sets.iter().map(|charged| &charged.set), bytes, call)
     }
 
     /// Sets the results that the replies tell.

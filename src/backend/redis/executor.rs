@@ -156,7 +156,7 @@ impl ScriptExecutor {
             0 if !set.is_partial => {
                 CounterCharge::leases(set).map(|lease| lease.change(ChangeOp::Release, set.now)).collect()
             }
-            _ => Change::undo(set, outcome, wait),
+            _ => Change::undo(set, outcome),
         };
         UndoGuard { changes, lane: self.lane.clone() }
     }

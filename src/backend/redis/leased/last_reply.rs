@@ -11,8 +11,8 @@ use super::pool_template::PoolTemplate;
 use crate::backend::{
     Outcome, OutcomeKind, TierState, TierStates,
     redis::{
-        plan::{Change, ChargeSet, Definition, ends_with_window},
-        wire::decode::{ChargeReply, statuses},
+        plan::{Change, ChargeSet, Definition},
+        wire::{ChargeReply, statuses},
     },
 };
 
@@ -49,8 +49,7 @@ impl LastReply {
     /// than it.
     pub(super) fn expiry(&self, lasts: u64, asked: u64) -> u64 {
         let tiers = self.template.definitions().zip(self.statuses(0));
-        let ends =
-            tiers.map(|(definition, status)| if ends_with_window(definition.algorithm) { status.reset } else { lasts });
+        let ends = tiers.map(|(definition, status)| if definition.ends_with_window() { status.reset } else { lasts });
         asked.saturating_add(ends.min().unwrap_or(0))
     }
 
@@ -88,7 +87,7 @@ impl LastReply {
     pub(super) fn refunds(&self, units: u64, now: Option<u64>) -> Vec<Change> {
         let mut set = self.charge_set(now);
         set.tiers.iter_mut().for_each(|tier| tier.definition = tier.definition.repeated(units));
-        Change::undo(&set, &self.admit(0, self.statuses(0).collect()), 0)
+        Change::undo(&set, &self.admit(0, self.statuses(0).collect()))
     }
 }
 

@@ -9,7 +9,7 @@ use std::{collections::HashSet, sync::Arc};
 use foldhash::fast::RandomState;
 
 use crate::{
-    backend::redis::plan::{ChargeSet, Definition, TierCharge, around_tag, ends_with_window},
+    backend::redis::plan::{ChargeSet, Definition, TierCharge, around_tag},
     fingerprint::Fingerprint,
 };
 
@@ -62,7 +62,7 @@ impl PoolTemplate {
         let own = Self {
             interval,
             lane,
-            ends_with_window: set.tiers.iter().all(|tier| ends_with_window(tier.definition.algorithm)),
+            ends_with_window: set.tiers.iter().all(|tier| tier.definition.ends_with_window()),
             is_cluster: !set.hash_tag.is_empty(),
             tiers: set.tiers.iter().map(template).collect(),
         };

@@ -29,7 +29,7 @@ use crate::{
         Charge, Outcome, TierState,
         redis::{
             plan::{ChargeSet, LeaseAsk},
-            wire::decode::ChargeReply,
+            wire::ChargeReply,
         },
     },
     fingerprint::Fingerprint,

@@ -1,20 +1,20 @@
-//! How a tier is counted, as the numbers that the scripts read. Not which
-//! counter it is: see `key`.
+//! How a tier is counted, as the numbers that the scripts read: [`Definition`]. Time is whole
+//! microseconds, and fractions of one ([`Span`], [`Rate`]). Not which counter it is: see `key`.
 //!
-//! Invariant: every number is an integer below 2^53, so a Lua double holds it
-//! exactly.
+//! Invariant: every number is an integer below 2^53. Lua 5.1 has only doubles, which hold
+//! those exactly.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
-use super::fixed_point::{MAX_LIMIT, MAX_MICROS, Rate, Span, exact, micros, micros_up};
 use crate::{
+    algorithm::gcd,
     backend::Charge,
     policy::{Consistency, Tier},
     quota::Algorithm,
-    time::nanos,
+    time::{Timestamp, nanos},
 };
 
 /// How a tier counts, and what a charge costs there.
@@ -39,42 +39,6 @@ pub(crate) struct Definition {
     furthest: u64,
     /// The most units that a bucket admits at once.
     pub(crate) capacity: u64,
-}
-
-/// Whether a tier's units end with a window.
-pub(crate) fn ends_with_window(algorithm: Algorithm) -> bool {
-    matches!(algorithm, Algorithm::FixedWindow | Algorithm::AnchoredWindow)
-}
-
-/// Whether units may be reserved ahead. One that was reserved in a sliding window could
-/// be used when that has moved on; one in flight is in use until it is released, and that
-/// tells the store.
-pub(crate) fn is_leasable(algorithm: Algorithm) -> bool {
-    algorithm.has_burst() || ends_with_window(algorithm)
-}
-
-/// What all that a backend charges has in common.
-#[derive(Debug)]
-pub(crate) struct PlanContext {
-    pub(crate) prefix: String,
-    /// How long a unit in flight is held without renewal.
-    pub(crate) lease: Duration,
-    /// The longest wait that a request has allowed so far, in microseconds: not all
-    /// rules bound it.
-    pub(crate) longest_wait: AtomicU64,
-    /// Whether the limiter's clock decides, instead of the server's.
-    pub(crate) uses_limiter_time: bool,
-    /// Whether one script call may name any keys: there is no cluster.
-    pub(crate) is_single_slot: bool,
-}
-
-impl PlanContext {
-    /// A request may be delayed by so many microseconds.
-    pub(crate) fn record_wait(&self, longest: u64) {
-        if longest > self.longest_wait.load(Ordering::Relaxed) {
-            self.longest_wait.fetch_max(longest, Ordering::Relaxed);
-        }
-    }
 }
 
 const NEVER_CONFORMS: u64 = 1;
@@ -154,6 +118,11 @@ impl Definition {
         }
     }
 
+    /// Whether the units end with a window.
+    pub(crate) fn ends_with_window(&self) -> bool {
+        ends_with_window(self.algorithm)
+    }
+
     /// Whether an admission holds units until they are released.
     pub(crate) fn holds_units(&self) -> bool {
         self.algorithm == Algorithm::Concurrency && self.cost > 0
@@ -193,3 +162,170 @@ fn number(algorithm: Algorithm) -> u64 {
         Algorithm::Concurrency => 6,
     }
 }
+
+fn ends_with_window(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::FixedWindow | Algorithm::AnchoredWindow)
+}
+
+/// Whether units may be reserved ahead. One that was reserved in a sliding window could
+/// be used when that has moved on; one in flight is in use until it is released, and that
+/// tells the store.
+pub(crate) fn is_leasable(algorithm: Algorithm) -> bool {
+    algorithm.has_burst() || ends_with_window(algorithm)
+}
+
+/// What all that a backend charges has in common.
+#[derive(Debug)]
+pub(crate) struct PlanContext {
+    pub(crate) prefix: String,
+    /// How long a unit in flight is held without renewal.
+    pub(crate) lease: Duration,
+    /// The longest wait that a request has allowed so far, in microseconds: not all
+    /// rules bound it.
+    pub(crate) longest_wait: AtomicU64,
+    /// Whether the limiter's clock decides, instead of the server's.
+    pub(crate) uses_limiter_time: bool,
+    /// Whether one script call may name any keys: there is no cluster.
+    pub(crate) is_single_slot: bool,
+}
+
+impl PlanContext {
+    /// A time of the limiter in microseconds, where its clock decides.
+    pub(super) fn limiter_time(&self, now: Timestamp) -> Option<u64> {
+        self.uses_limiter_time.then(|| micros(now.as_nanos()))
+    }
+
+    /// A request may be delayed by so many microseconds.
+    pub(super) fn record_wait(&self, longest: u64) {
+        if longest > self.longest_wait.load(Ordering::Relaxed) {
+            self.longest_wait.fetch_max(longest, Ordering::Relaxed);
+        }
+    }
+}
+
+/// 2^53 - 1: every integer up to this is exact as a double.
+const MAX_EXACT: u64 = (1 << 53) - 1;
+
+/// The longest window, and the longest time that a burst may take: 71 years.
+const MAX_MICROS: u64 = 1 << 51;
+
+/// Larger limits count as this one.
+const MAX_LIMIT: u64 = 1 << 51;
+
+/// Nanoseconds as microseconds, rounded up.
+pub(super) fn micros_up(nanos: u64) -> u64 {
+    nanos.div_ceil(1_000)
+}
+
+/// Nanoseconds as microseconds, rounded down and capped to what is exact.
+pub(crate) fn micros(nanos: u64) -> u64 {
+    exact(nanos / 1_000)
+}
+
+/// A number, capped to what is exact.
+pub(super) fn exact(number: u64) -> u64 {
+    number.min(MAX_EXACT)
+}
+
+/// Microseconds, and fractions of one: its [`Rate`] says how many make a
+/// microsecond.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Span {
+    pub(crate) micros: u64,
+    pub(crate) parts: u64,
+}
+
+impl Span {
+    /// Longer than any window.
+    const MAX: Self = Self { micros: MAX_MICROS, parts: 0 };
+}
+
+/// One unit takes `period / units` microseconds, in lowest terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Rate {
+    pub(crate) units: u64,
+    pub(crate) period: u64,
+    /// `limit` units in each `window` identify the limit that a counter was
+    /// written under.
+    pub(crate) limit: u64,
+    pub(crate) window: u64,
+}
+
+impl Rate {
+    /// Exact where the fraction needs at most 32 bits; else slower, by less
+    /// than one part in 2^31 and as much again for each unit per microsecond.
+    /// A unit that takes more than 71 years counts as that.
+    fn new(limit: u64, window: Duration) -> Self {
+        let window = nanos(window).max(1);
+        let limit = limit.min(MAX_LIMIT / 1_000);
+        let (limit, window) = match window % 1_000 {
+            0 => (limit, (window / 1_000).min(MAX_MICROS)),
+            // In thousandths of a unit, so that the window is a whole number.
+            _ if window <= MAX_MICROS => (limit * 1_000, window),
+            _ => (limit, micros_up(window).min(MAX_MICROS)),
+        };
+        // A limit of zero admits nothing, whatever its rate.
+        let divisor = gcd(limit.max(1), window);
+        let (mut units, mut period) = (limit.max(1) / divisor, window / divisor);
+        let excess = (u64::BITS - units.leading_zeros()).saturating_sub(32);
+        if excess > 0 {
+            (units, period) = (units >> excess, period.div_ceil(1 << excess).max(1));
+        }
+        Self { units, period, limit, window }
+    }
+
+    /// How long `cost` units take; `None` where that is more than 71 years.
+    fn time_for(&self, cost: u64) -> Option<Span> {
+        let span = self.span(u128::from(cost) * u128::from(self.period))?;
+        (span.micros <= MAX_MICROS).then_some(span)
+    }
+
+    /// The most units that take at most 71 years.
+    fn max_units(&self) -> u64 {
+        u64::try_from(u128::from(MAX_MICROS) * u128::from(self.units) / u128::from(self.period)).unwrap_or(u64::MAX)
+    }
+
+    /// How many units take `span`, rounded up.
+    pub(crate) fn units_in(&self, span: Span) -> u64 {
+        div_ceil(self.parts(span), self.period)
+    }
+
+    /// Nanoseconds, rounded up.
+    pub(crate) fn nanos(&self, span: Span) -> u64 {
+        div_ceil(self.parts(span) * 1_000, self.units)
+    }
+
+    /// `span` less the time that `cost` units take.
+    pub(crate) fn minus(&self, span: Span, cost: u64) -> Span {
+        let parts = self.parts(span).saturating_sub(u128::from(cost) * u128::from(self.period));
+        self.span(parts).unwrap_or_default()
+    }
+
+    fn parts(&self, span: Span) -> u128 {
+        u128::from(span.micros) * u128::from(self.units) + u128::from(span.parts)
+    }
+
+    fn span(&self, parts: u128) -> Option<Span> {
+        let (micros, parts) = divide(parts, self.units);
+        Some(Span { micros: u64::try_from(micros).ok()?, parts })
+    }
+}
+
+/// Rounded up, and capped.
+fn div_ceil(number: u128, divisor: u64) -> u64 {
+    let (whole, rest) = divide(number, divisor);
+    u64::try_from(whole + u128::from(rest > 0)).unwrap_or(u64::MAX)
+}
+
+/// Quotient and remainder. Nearly all numbers fit into one word, which needs no call of a
+/// library to be divided.
+#[allow(clippy::cast_possible_truncation, reason = "a remainder of a u64")]
+fn divide(number: u128, divisor: u64) -> (u128, u64) {
+    match u64::try_from(number) {
+        Ok(number) => (u128::from(number / divisor), number % divisor),
+        Err(_) => (number / u128::from(divisor), (number % u128::from(divisor)) as u64),
+    }
+}
+
+#[cfg(test)]
+mod tests;

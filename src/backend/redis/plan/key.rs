@@ -11,6 +11,7 @@ use std::{fmt::Write, time::Duration};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use sha2::{Digest, Sha256};
 
+use super::definition::PlanContext;
 use crate::{backend::Charge, descriptor::TenantId, policy::Tier};
 
 /// What is percent-encoded in every part.
@@ -23,15 +24,37 @@ pub(crate) const RESERVED_IN_TAG: &AsciiSet = &RESERVED.add(b'{').add(b'}').add(
 /// A part that is longer than this, once encoded, is replaced by its hash.
 const MAX_PART: usize = 128;
 
+impl PlanContext {
+    /// Chooses the hash slot of a charge; empty without a cluster.
+    pub(crate) fn hash_tag(&self, charge: &Charge<'_>) -> String {
+        let mut tag = String::new();
+        if !self.is_single_slot {
+            push_tag(&mut tag, charge);
+        }
+        tag
+    }
+
+    /// The name of one tier's counter.
+    pub(super) fn counter_key(&self, charge: &Charge<'_>, tier: &Tier) -> String {
+        let mut key = String::with_capacity(self.prefix.len() + 96);
+        key.push_str(&self.prefix);
+        key.push(':');
+        push(&mut key, charge.rule(), RESERVED_IN_TAG);
+        key.push_str(":{");
+        push_tag(&mut key, charge);
+        key.push_str("}:");
+        push(&mut key, charge.endpoint(), RESERVED);
+        key.push(':');
+        push(&mut key, charge.method(), RESERVED);
+        key.push(':');
+        push_tier(&mut key, tier);
+        key
+    }
+}
+
 /// The hash tag: a tenant's name, or `%` where that is empty; `@` and an
 /// address; `!` for the anonymous tenant; `*` and the rule where all tenants
 /// share a counter; `#` and a hash of a long name.
-pub(crate) fn hash_tag(charge: &Charge<'_>) -> String {
-    let mut tag = String::new();
-    push_tag(&mut tag, charge);
-    tag
-}
-
 fn push_tag(tag: &mut String, charge: &Charge<'_>) {
     match charge.tenant() {
         // Redis ignores an empty hash tag.
@@ -48,23 +71,6 @@ fn push_tag(tag: &mut String, charge: &Charge<'_>) {
             push(tag, charge.rule(), RESERVED_IN_TAG);
         }
     }
-}
-
-/// The name of one tier's counter.
-pub(crate) fn counter_key(prefix: &str, charge: &Charge<'_>, tier: &Tier) -> String {
-    let mut key = String::with_capacity(prefix.len() + 96);
-    key.push_str(prefix);
-    key.push(':');
-    push(&mut key, charge.rule(), RESERVED_IN_TAG);
-    key.push_str(":{");
-    push_tag(&mut key, charge);
-    key.push_str("}:");
-    push(&mut key, charge.endpoint(), RESERVED);
-    key.push(':');
-    push(&mut key, charge.method(), RESERVED);
-    key.push(':');
-    push_tier(&mut key, tier);
-    key
 }
 
 /// The parts of a counter's name before, in and after its hash tag.

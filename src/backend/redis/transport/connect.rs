@@ -22,7 +22,7 @@ use super::{
 };
 use crate::backend::redis::{
     settings::{Deployment, Servers, Settings},
-    wire::{CallHead, DECIDE, encode},
+    wire::{Call, DECIDE},
 };
 
 /// Connects to a server, loads the scripts, and runs one: it may not run any. Its connections
@@ -71,7 +71,7 @@ fn login_error(error: RedisError) -> RedisError {
 /// The server process of a node, if the user may run `INFO`. An error if it runs no script:
 /// what is asked of one server, to check its dataset, is the task of one node only.
 async fn process_of(connection: &Connection) -> RedisResult<Option<String>> {
-    connection.evaluate(&encode::call([].iter(), [].into_iter(), CallHead::default(), None), false).await?;
+    connection.evaluate(&Call::probe(None), false).await?;
     let mut info = redis::cmd("INFO");
     info.arg("server");
     let info = connection.send(&info).await.ok().and_then(|info| redis::from_redis_value::<String>(info).ok());

@@ -28,7 +28,7 @@ use super::{
 use crate::{
     backend::redis::{
         settings::Settings,
-        wire::{Call, CallHead, DatasetCheck, encode},
+        wire::{Call, DatasetCheck},
     },
     error::{BackendError, BackendErrorKind},
     observe::{MEASURES, StoreReport},
@@ -177,7 +177,7 @@ impl Link {
 
     /// Reads what identifies the dataset, over a connection to the server that has its key.
     async fn read_dataset(&self, connection: &Connection) -> Result<DatasetId, Failure> {
-        let call = encode::call([].iter(), [].into_iter(), CallHead::default(), Some(&self.dataset.check()));
+        let call = Call::probe(Some(&self.dataset.check()));
         let reply = within(self.settings.connect_timeout, connection.evaluate(&call, false)).await?;
         Ok(take_check(reply).0.unwrap_or_default())
     }

@@ -17,7 +17,7 @@ use crate::{
     backend::redis::{
         plan::{ChargeSet, LeaseAsk},
         tests::{MILLISECOND, context, policy, request},
-        wire::decode::ChargeReply,
+        wire::ChargeReply,
     },
     fingerprint::Fingerprint,
     policy::Consistency,
