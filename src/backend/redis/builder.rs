@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use super::{
     Redis,
     settings::{Deployment, ServerConfig, Settings, without_secrets},
-    transport::{breaker::BreakerSettings, link::Link},
+    transport::{Link, breaker::BreakerSettings},
 };
 use crate::error::{BackendError, ConfigError};
 

@@ -23,7 +23,7 @@ use super::{
     leased::pools::Pools,
     plan::{Change, ChargeSet, PlanContext, ReceiptOp},
     rejection_cache::RejectionCache,
-    transport::{link::Link, task_runtime::late},
+    transport::{Link, task_runtime::late},
 };
 use crate::{
     backend::{Charge, Decide, Outcome, OutcomeKind, Receipt, Request, Settlement},

@@ -16,9 +16,9 @@ use super::{
     leased::pools::Pools,
     plan::{Change, ChangeOp, ChargeSet, CounterCharge, PlanContext, ReceiptOp},
     transport::{
+        Link,
         cluster::{LANES, lane_of},
         lane::{Lane, LaneLimits},
-        link::Link,
     },
     wire::malformed_reply,
 };

@@ -4,7 +4,7 @@
 //! A request walks down and up again: `dispatch` takes a cached rejection,
 //! coalesces it, or puts its charges into the scripts' terms (`plan`); a lane
 //! (`transport/lane`) batches it; `batch` encodes the batch as calls of
-//! scripts (`wire`) and sends them over the link (`transport/link`), under the
+//! scripts (`wire`) and sends them over the link (`transport`), under the
 //! circuit breaker and the deadline; the replies become outcomes.
 //!
 //! Invariant: imports go one way. Each layer imports only those before it, and
@@ -42,8 +42,8 @@ use futures_util::future::BoxFuture;
 
 pub use self::builder::RedisBuilder;
 #[cfg(all(feature = "tls", feature = "watch"))]
-pub(crate) use self::transport::connect::provide_cryptography;
-use self::{cooldowns::Cooldowns, dispatch::Dispatcher, leased::level::Levels, plan::ReceiptOp, transport::link::Link};
+pub(crate) use self::transport::server::provide_cryptography;
+use self::{cooldowns::Cooldowns, dispatch::Dispatcher, leased::level::Levels, plan::ReceiptOp, transport::Link};
 use super::{
     Backend, Charge, CooldownListener, CooldownNotice, Decide, Extension, ImmediateStates, Receipt, Request, Settlement,
 };

@@ -33,7 +33,7 @@ use self::{
     outbox::Outbox,
 };
 use super::{
-    transport::link::Link,
+    transport::Link,
     wire::{Call, PUBLISH_COOLDOWNS, READ_COOLDOWNS},
 };
 use crate::{

@@ -1,5 +1,6 @@
-//! The circuit breaker: after failures it rejects calls at once, and closes
-//! when a background probe succeeds. It does not run the probe: see `link`.
+//! Failures, and the circuit breaker that counts them: what an error of the driver means for
+//! the caller and for the breaker; and the breaker, which after failures rejects calls at once,
+//! and closes when a background probe succeeds. It does not run the probe: see `upkeep`.
 //!
 //! | state | calls | next state |
 //! |---|---|---|
@@ -7,11 +8,12 @@
 //! | open | rejected with a ready-made error | half-open, after a jittered delay |
 //! | half-open | rejected with a ready-made error | closed if the probe succeeds; else open, for twice as long |
 //!
-//! Invariant: no request is ever the probe, and a report from before the last
-//! opening changes nothing.
+//! Invariant: no request is ever the probe, and a report from before the last opening changes
+//! nothing. An error that a script raises never opens the breaker, since the server works.
 
 use std::{
     error::Error,
+    fmt,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicU32, Ordering},
@@ -19,10 +21,11 @@ use std::{
     time::Duration,
 };
 
+use redis::{ErrorKind, RedisError, ServerErrorKind};
 use tokio::time::Instant;
 
 use crate::{
-    error::BackendError,
+    error::{BackendError, BackendErrorKind},
     jitter::shorten,
     observe::StoreReport,
     sync::lock,
@@ -38,15 +41,6 @@ pub(crate) struct BreakerSettings {
     pub(crate) shortest: Duration,
     /// What the delay doubles up to.
     pub(crate) longest: Duration,
-}
-
-/// What a failure does to the breaker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BreakerEffect {
-    /// Counts as one of the consecutive failures.
-    Count,
-    /// Opens it: another call cannot succeed.
-    Open,
 }
 
 /// Permits one call, and the report of its result for as long as the breaker
@@ -152,7 +146,7 @@ impl Breaker {
         // lost for other reasons, and one that is often lost must not keep the store away.
         let soon = state.step.min(self.settings.shortest.saturating_mul(FLAPPING));
         let lasting = if effect == BreakerEffect::Open { soon } else { self.settings.longest };
-        if now - state.since >= lasting.min(self.settings.longest) {
+        if now - state.since >= lasting {
             state.step = self.settings.shortest;
         }
         (state.since, state.opened_at) = (now, SystemClock::new().now());
@@ -197,8 +191,7 @@ impl Breaker {
         state.probe_at = Instant::now() + shorten(state.step);
         state.step = state.step.saturating_mul(2).min(self.settings.longest);
         let since = Timestamp::from_nanos(state.opened_at.as_secs() * 1_000_000_000);
-        let why = cause.source().map_or_else(|| cause.to_string(), ToString::to_string);
-        let text = format!("circuit breaker open since {since}: {why}");
+        let text = format!("circuit breaker open since {since}: {}", reason(cause));
         state.rejection = BackendError::new(cause.rejection_kind(), text);
         let failures = u64::from(state.failures);
         drop(state);
@@ -220,6 +213,115 @@ impl Drop for Breaker {
         if !self.is_closed() {
             self.report.counts(false);
         }
+    }
+}
+
+/// What a failure does to the breaker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BreakerEffect {
+    /// Counts as one of the consecutive failures.
+    Count,
+    /// Opens it: another call cannot succeed.
+    Open,
+}
+
+/// An error of the driver, classified.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) error: BackendError,
+    /// `None` where the server works and only this call failed.
+    pub(crate) effect: Option<BreakerEffect>,
+    /// Where the call is to be sent instead: it has not run.
+    pub(crate) redirect: Option<Redirect>,
+}
+
+/// A node of a cluster named another one.
+#[derive(Debug)]
+pub(crate) struct Redirect {
+    pub(crate) address: String,
+    /// Whether the hash slot is only about to move there.
+    pub(crate) is_asking: bool,
+}
+
+/// Error codes of a server that denies access.
+const FORBIDDEN: [&str; 3] = ["NOAUTH", "WRONGPASS", "NOPERM"];
+
+/// Error codes of a server that cannot run the call at present.
+const UNABLE: [&str; 6] = ["LOADING", "CLUSTERDOWN", "MASTERDOWN", "BUSY", "MISCONF", "NOREPLICAS"];
+
+/// Parts of general errors of a server that denies scripts.
+const FORBIDDEN_WORDS: [&str; 4] =
+    ["ACL failure in script", "can't run this command", "unknown command", "has no permissions"];
+
+impl Failure {
+    pub(super) fn of(error: &RedisError) -> Self {
+        let text = message(error);
+        let (kind, effect) = classify(error, &text);
+        let is_asking = error.kind() == ErrorKind::Server(ServerErrorKind::Ask);
+        let redirect = error.redirect_node();
+        let redirect = redirect.map(|(address, _)| Redirect { address: address.to_owned(), is_asking });
+        Self { error: BackendError::new(kind, text), effect, redirect }
+    }
+
+    /// A call that was not sent: no server has failed by it.
+    pub(crate) fn unsent(error: BackendError) -> Self {
+        Self { error, effect: None, redirect: None }
+    }
+
+    pub(crate) fn timeout(text: String) -> Self {
+        Self { error: BackendError::timeout(text), effect: Some(BreakerEffect::Count), redirect: None }
+    }
+
+    /// Whether another call over the same connection cannot succeed.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.effect == Some(BreakerEffect::Open)
+    }
+}
+
+/// An error with the address of the server that it is of.
+pub(super) fn at(address: &dyn fmt::Display, error: &BackendError) -> BackendError {
+    BackendError::new(error.kind(), format!("redis at {address}: {}", reason(error)))
+}
+
+/// Why it failed, without its kind.
+fn reason(error: &BackendError) -> String {
+    error.source().map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+/// The server's message, if it sent one.
+fn message(error: &RedisError) -> String {
+    match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        (Some(code), None) => code.to_owned(),
+        (None, _) => error.to_string(),
+    }
+}
+
+fn classify(error: &RedisError, text: &str) -> (BackendErrorKind, Option<BreakerEffect>) {
+    use BackendErrorKind::{Misconfigured, OutOfMemory, Timeout, Unavailable};
+    if let Some(code) = error.code() {
+        let forbidden =
+            FORBIDDEN.contains(&code) || code == "ERR" && FORBIDDEN_WORDS.iter().any(|words| text.contains(words));
+        return match code {
+            // Before version 7 a script's error has the code `ERR`.
+            "OOM" | "ERR" if code == "OOM" || text.contains("OOM command not allowed") => {
+                (OutOfMemory, Some(BreakerEffect::Count))
+            }
+            _ if forbidden => (Misconfigured, Some(BreakerEffect::Count)),
+            // The server is a replica now, so this connection cannot recover.
+            "READONLY" => (Unavailable, Some(BreakerEffect::Open)),
+            code if UNABLE.contains(&code) => (Unavailable, Some(BreakerEffect::Count)),
+            "MOVED" | "ASK" | "TRYAGAIN" => (Unavailable, None),
+            // Raised by a script, or by a key of another type.
+            _ => (Misconfigured, None),
+        };
+    }
+    match error.kind() {
+        ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig => (Misconfigured, Some(BreakerEffect::Count)),
+        _ if error.is_timeout() => (Timeout, Some(BreakerEffect::Count)),
+        _ if text.contains("invalid peer certificate") => (Misconfigured, Some(BreakerEffect::Count)),
+        ErrorKind::UnexpectedReturnType | ErrorKind::Client => (Misconfigured, None),
+        _ => (Unavailable, Some(BreakerEffect::Open)),
     }
 }
 

@@ -182,10 +182,5 @@ fn parse(reply: &str) -> Option<DatasetId> {
     Some(DatasetId { id: Some(id.into()), seen: Some((before, seen)), latest, processes: BTreeMap::new() })
 }
 
-/// The id of the server process, from the reply of `INFO server`.
-pub(crate) fn run_id(info: &str) -> Option<&str> {
-    info.lines().find_map(|line| line.strip_prefix("run_id:")).map(str::trim).filter(|id| !id.is_empty())
-}
-
 #[cfg(test)]
 mod tests;

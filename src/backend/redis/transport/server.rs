@@ -1,10 +1,13 @@
-//! One server: its connections, and the circuit breaker over them. A cluster has one for
-//! each node. It neither opens connections nor chooses the server of a call: see `link`.
+//! One server: its connections, how they are opened, and the circuit breaker over them. A
+//! cluster has one for each node. It decides neither when connections are opened (see
+//! `upkeep`) nor which server a call is for (see `Link`).
 //!
 //! Invariant: nothing is sent over a connection that is known to be closed, so what waits
-//! for another one has not run.
+//! for another one has not run. The driver resends nothing, so its retries and reconnects are
+//! not used.
 
 use std::{
+    future::Future,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -13,59 +16,47 @@ use std::{
 };
 
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, PushInfo, PushKind, RedisResult, ServerErrorKind,
-    Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, PushInfo, PushKind, RedisError,
+    RedisResult, ServerErrorKind, TlsMode, Value,
     aio::{MultiplexedConnection, SendError},
+    sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType},
 };
 use tokio::{
     sync::{Notify, broadcast, watch},
-    time::Instant,
+    time::{Instant, timeout},
 };
 
-use super::{breaker::Breaker, failure::Failure};
-use crate::{backend::redis::wire::Call, error::BackendError, sync::lock};
-
-/// The shortest time after which a Redis server can be set to close an idle connection.
-const IDLE: Duration = Duration::from_secs(1);
+use super::breaker::{Breaker, Failure};
+use crate::{
+    backend::redis::{
+        settings::{Deployment, Servers, Settings},
+        wire::{Call, DECIDE},
+    },
+    error::BackendError,
+    sync::lock,
+};
 
 /// One server, or the one of several that sentinels name at present.
 pub(crate) struct Server {
     /// Names it in errors; in a cluster also in redirects.
     pub(super) address: String,
     /// How to connect to it. `None` behind sentinels, which name it.
-    pub(super) info: Option<ConnectionInfo>,
-    pub(super) breaker: Arc<Breaker>,
+    info: Option<ConnectionInfo>,
+    pub(super) breaker: Breaker,
     /// Notified when a connection is wanted that is not there, when the circuit breaker may
     /// have opened, and when the server is dropped.
     pub(super) wanted: Arc<Notify>,
     connections: watch::Sender<Option<Arc<Connections>>>,
 }
 
-/// Connections that were opened together, one for each lane or shared by several.
-pub(crate) struct Connections {
-    pub(super) all: Vec<Arc<Connection>>,
-    /// Names the process of the server: a restart or a failover changes it. `None` without
-    /// a cluster, or without the right to run `INFO`.
-    pub(super) process: Option<String>,
-    pub(super) opened: Instant,
-}
-
-/// One connection.
-pub(crate) struct Connection {
-    driver: MultiplexedConnection,
-    /// Set when the driver tells it.
-    is_closed: Arc<AtomicBool>,
-    used: Mutex<Instant>,
-}
-
 impl Server {
     pub(super) fn new(address: String, info: Option<ConnectionInfo>, breaker: Breaker) -> Self {
-        let (breaker, wanted) = (Arc::new(breaker), Arc::default());
-        Self { address, info, breaker, wanted, connections: watch::Sender::default() }
+        Self { address, info, breaker, wanted: Arc::default(), connections: watch::Sender::default() }
     }
 
     /// An open connection of the lane. If there is none, one is opened, and this waits for
-    /// it unless the circuit breaker opens. One that was idle is checked, in case its end has not been told.
+    /// it unless the circuit breaker opens. One that was idle is checked, in case its end has
+    /// not been told.
     pub(super) async fn ready(&self, lane: usize) -> Result<Arc<Connection>, BackendError> {
         let mut connections = self.connections.subscribe();
         loop {
@@ -80,6 +71,41 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// Connects, loads the scripts, and runs one: the user may not run any. The connections
+    /// pass on what the server pushes.
+    pub(super) async fn open(
+        &self,
+        settings: &Settings,
+        pushes: &broadcast::Sender<PushInfo>,
+    ) -> Result<Connections, Failure> {
+        // Each sentinel may take as long as a server.
+        let Servers { deployment, named, .. } = &settings.servers;
+        let others = if let Deployment::Sentinel(_) = deployment { named.len() } else { 1 };
+        within(settings.connect_timeout.saturating_mul(others as u32 + 1), async {
+            #[cfg(feature = "tls")]
+            provide_cryptography();
+            let client = match &self.info {
+                Some(info) => Client::open(info.clone())?,
+                None => primary(settings).await?,
+            };
+            // Without a timeout for replies: a call has the deadline.
+            let config = AsyncConnectionConfig::new();
+            let config = config.set_connection_timeout(Some(settings.connect_timeout)).set_response_timeout(None);
+            let count = if settings.is_cluster() { 1 } else { settings.connections };
+            let mut all = Vec::new();
+            for _ in 0..count {
+                let opened = Connection::open(&client, config.clone(), pushes).await;
+                all.push(Arc::new(opened.map_err(login_error)?));
+            }
+            let first = &all[0];
+            // If it fails, the first call sends the text.
+            let _ = first.send(&DECIDE.load()).await;
+            let process = if settings.is_cluster() { process_of(first).await? } else { None };
+            Ok(Connections { all, process, opened: Instant::now() })
+        })
+        .await
     }
 
     pub(super) fn connections(&self) -> Option<Arc<Connections>> {
@@ -124,15 +150,75 @@ impl Drop for Server {
     }
 }
 
+/// A client of the primary that sentinels name at present.
+async fn primary(settings: &Settings) -> RedisResult<Client> {
+    let Servers { deployment: Deployment::Sentinel(primary), named: sentinels, login } = &settings.servers else {
+        return Err((ErrorKind::InvalidClientConfig, "no sentinels").into());
+    };
+    let is_tls = matches!(sentinels.first().map(ConnectionInfo::addr), Some(ConnectionAddr::TcpTls { .. }));
+    let mut info = SentinelNodeConnectionInfo::default().set_redis_connection_info(login.clone());
+    if is_tls {
+        info = info.set_tls_mode(TlsMode::Secure);
+    }
+    let mut sentinel =
+        SentinelClient::build(sentinels.clone(), primary.clone(), Some(info), SentinelServerType::Master)?;
+    let client = sentinel.async_get_client().await?;
+    #[cfg(feature = "tls")]
+    let client = match &settings.certificates {
+        Some(certificates) if is_tls => {
+            Client::build_with_tls(client.get_connection_info().clone(), certificates.clone())?
+        }
+        _ => client,
+    };
+    Ok(client)
+}
+
+pub(super) async fn within<T>(limit: Duration, call: impl Future<Output = RedisResult<T>>) -> Result<T, Failure> {
+    match timeout(limit, call).await {
+        Ok(reply) => reply.map_err(|error| Failure::of(&error)),
+        Err(_) => Err(Failure::timeout(format!("not connected within {limit:?}"))),
+    }
+}
+
+/// Installs a provider of cryptography, unless the process has chosen one: the
+/// driver brings none, and panics without.
+#[cfg(feature = "tls")]
+pub(crate) fn provide_cryptography() {
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // Fails only if another thread was first.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+}
+
+/// Connections that were opened together, one for each lane or shared by several.
+pub(crate) struct Connections {
+    pub(super) all: Vec<Arc<Connection>>,
+    /// Names the process of the server: a restart or a failover changes it. `None` without
+    /// a cluster, or without the right to run `INFO`.
+    pub(super) process: Option<String>,
+    opened: Instant,
+}
+
 impl Connections {
     fn of_lane(&self, lane: usize) -> Option<Arc<Connection>> {
         self.all.get(lane % self.all.len().max(1)).filter(|connection| connection.is_open()).cloned()
     }
 }
 
+/// The shortest time after which a Redis server can be set to close an idle connection.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// One connection.
+pub(crate) struct Connection {
+    driver: MultiplexedConnection,
+    /// Set when the driver tells it.
+    is_closed: Arc<AtomicBool>,
+    used: Mutex<Instant>,
+}
+
 impl Connection {
     /// Opens a connection. It passes on what the server pushes.
-    pub(super) async fn open(
+    async fn open(
         client: &Client,
         config: AsyncConnectionConfig,
         pushes: &broadcast::Sender<PushInfo>,
@@ -204,3 +290,29 @@ impl Connection {
         replies.into_iter().find(|reply| reply.is_err() && last.is_err()).unwrap_or(last)
     }
 }
+
+/// Says of a wrong password more than the server does.
+fn login_error(error: RedisError) -> RedisError {
+    match error.code() {
+        Some("WRONGPASS") => (ErrorKind::AuthenticationFailed, "Password authentication failed").into(),
+        _ => error,
+    }
+}
+
+/// The server process of a node, if the user may run `INFO`. An error if it runs no script:
+/// what is asked of one server, to check its dataset, is the task of one node only.
+async fn process_of(connection: &Connection) -> RedisResult<Option<String>> {
+    connection.evaluate(&Call::probe(None), false).await?;
+    let mut info = redis::cmd("INFO");
+    info.arg("server");
+    let info = connection.send(&info).await.ok().and_then(|info| redis::from_redis_value::<String>(info).ok());
+    Ok(info.as_deref().and_then(run_id).map(str::to_owned))
+}
+
+/// The id of the server process, from the reply of `INFO server`.
+fn run_id(info: &str) -> Option<&str> {
+    info.lines().find_map(|line| line.strip_prefix("run_id:")).map(str::trim).filter(|id| !id.is_empty())
+}
+
+#[cfg(test)]
+mod tests;

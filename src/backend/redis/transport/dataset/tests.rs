@@ -67,10 +67,3 @@ fn a_clock_that_was_set_back_is_behind_its_latest_time() {
     assert_eq!(parse("ab:5000000:5000000:3999999").unwrap().latest, 5_000_000);
     assert!(["", "ab", "ab:5:9", "ab:x:9:9", "ab:5:-1:9", "ab:1:2:3:4"].iter().all(|reply| parse(reply).is_none()));
 }
-
-#[test]
-fn the_run_id_is_read_from_info() {
-    assert_eq!(run_id("# Server\r\nredis_version:7.0\r\nrun_id:abc\r\ntcp_port:1\r\n"), Some("abc"));
-    assert_eq!(run_id("# Server\r\nrun_id:\r\n"), None);
-    assert_eq!(run_id(""), None);
-}

@@ -1,6 +1,6 @@
 use std::{error::Error, sync::Barrier, thread};
 
-use super::*;
+use super::super::*;
 use crate::error::BackendErrorKind;
 
 const SETTINGS: BreakerSettings =

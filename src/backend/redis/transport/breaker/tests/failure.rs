@@ -4,7 +4,7 @@ use std::{error::Error, io};
 
 use BackendErrorKind::{Misconfigured, OutOfMemory, Timeout, Unavailable};
 
-use super::*;
+use super::super::*;
 
 fn reply(text: &str) -> RedisError {
     redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).unwrap().extract_error().unwrap_err()

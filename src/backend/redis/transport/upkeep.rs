@@ -13,21 +13,14 @@ use futures_util::future::join_all;
 use redis::{ConnectionInfo, PushInfo, PushKind};
 use tokio::time::{Instant, sleep_until};
 
-use super::Link;
-use crate::{
-    backend::redis::{
-        settings::Deployment,
-        transport::{
-            breaker::Breaker,
-            cluster::{Topology, node_at, read_owners},
-            connect::{open, within},
-            dataset::DatasetId,
-            failure::{Failure, at},
-            server::Server,
-        },
-    },
-    error::BackendError,
+use super::{
+    Link,
+    breaker::{Breaker, Failure, at},
+    cluster::{Topology, node_at, read_owners},
+    dataset::DatasetId,
+    server::{Server, within},
 };
+use crate::{backend::redis::settings::Deployment, error::BackendError};
 
 /// The shortest time between two looks for the owners of the hash slots.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
@@ -107,7 +100,7 @@ impl Link {
 
     /// Opens connections to a server, and checks its dataset before any of them is used.
     async fn open(&self, server: &Server) -> Result<(), Failure> {
-        let connections = open(&self.settings, server, &self.pushes).await?;
+        let connections = server.open(&self.settings, &self.pushes).await?;
         if self.settings.is_cluster() {
             let topology = self.topology.load();
             let mut processes = topology.processes();

@@ -1,7 +1,7 @@
 //! On real servers, each on a socket of its own.
 
 #[allow(dead_code, unreachable_pub, reason = "the integration tests need the rest of it")]
-#[path = "../../../../../tests/redis/server.rs"]
+#[path = "../../../../tests/redis/server.rs"]
 mod server;
 
 use std::{
