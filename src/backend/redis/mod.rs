@@ -12,7 +12,7 @@
 //!
 //! `sync` < `plan` < `wire` < `transport/breaker` < `settings` < `transport` <
 //! `leased/pools`, `rejection_cache` < `executor` < `batch`, `cross_slot` < `dispatch`,
-//! `cooldowns` < `leased/level` < this file < `builder`
+//! `cooldowns` < `leased` < this file < `builder`
 //!
 //! The level `leased` needs no second way to the store. A lease of n units is a charge
 //! set that is charged n times: a lane carries it as any other, and what no request
@@ -43,7 +43,7 @@ use futures_util::future::BoxFuture;
 pub use self::builder::RedisBuilder;
 #[cfg(all(feature = "tls", feature = "watch"))]
 pub(crate) use self::transport::server::provide_cryptography;
-use self::{cooldowns::Cooldowns, dispatch::Dispatcher, leased::level::Levels, plan::ReceiptOp, transport::Link};
+use self::{cooldowns::Cooldowns, dispatch::Dispatcher, leased::Levels, plan::ReceiptOp, transport::Link};
 use super::{
     Backend, Charge, CooldownListener, CooldownNotice, Decide, Extension, ImmediateStates, Receipt, Request, Settlement,
 };

@@ -1,15 +1,27 @@
 //! The units that a pool holds: [`Lease`]; those that a reply brings: [`Leased`]; and those
-//! that are to be given back: [`ReturnedUnits`]. It knows neither demand nor exchanges.
+//! that are to be given back: [`ReturnedUnits`]. All of them have the [`LastReply`], by which
+//! units are charged and described, and share its [`PoolTemplate`] with other pools of a rule.
+//! It knows neither demand nor exchanges.
 //!
-//! Invariant: a unit leaves it once, none is used after it expires, and none is refunded
-//! once all its windows are over.
+//! Invariant: a unit leaves a lease once, none is used after it expires, and none is refunded
+//! once all its windows are over. A status is as old as the reply that it is from.
 
-use std::mem;
+use std::{collections::HashSet, mem, sync::Arc};
 
+use foldhash::fast::RandomState;
 use smallvec::{Array, SmallVec};
 
-use super::{demand::DELAYED, last_reply::LastReply};
-use crate::backend::{Outcome, TierState, TierStates, redis::plan::Change};
+use super::demand::DELAYED;
+use crate::{
+    backend::{
+        Outcome, OutcomeKind, TierState, TierStates,
+        redis::{
+            plan::{Change, ChargeSet, Definition, TierCharge, around_tag},
+            wire::{ChargeReply, statuses},
+        },
+    },
+    fingerprint::Fingerprint,
+};
 
 /// Units that were leased ahead.
 #[derive(Debug)]
@@ -153,7 +165,9 @@ impl Lease {
         if units == 0 {
             return None;
         }
-        let is_void = is_void(&self.reply, self.expires, now);
+        // All their windows are over. They expire with the first one.
+        let ends = || self.expires.saturating_add(self.reply.window_spread());
+        let is_void = self.reply.template.ends_with_window && now >= ends();
         let earlier = units.min(u64::from(self.units));
         self.units -= saturating(earlier);
         self.next_units -= saturating(units - earlier);
@@ -198,13 +212,206 @@ impl ReturnedUnits {
     }
 }
 
-/// Whether units that expire then are worth nothing: all their windows are over. They
-/// expire with the first one.
-fn is_void(reply: &LastReply, expires: u64, now: u64) -> bool {
-    reply.template.ends_with_window && now >= expires.saturating_add(reply.window_spread())
-}
-
 /// Larger numbers count as this one.
 fn saturating(units: u64) -> u32 {
     u32::try_from(units).unwrap_or(u32::MAX)
+}
+
+/// What the store replied last about a pool, without its units.
+#[derive(Clone, Debug)]
+pub(super) struct LastReply {
+    pub(super) template: Arc<PoolTemplate>,
+    /// The part of the counters' names that other pools do not have. A short one takes no
+    /// memory of its own.
+    tag: SmallVec<[u8; 16]>,
+    /// In microseconds, on the store's clock.
+    pub(super) now: u64,
+    pub(super) numbers: PackedStatus,
+}
+
+impl LastReply {
+    pub(super) fn new(template: Arc<PoolTemplate>, tag: &str, reply: &ChargeReply) -> Self {
+        Self {
+            template,
+            tag: SmallVec::from_slice(tag.as_bytes()),
+            now: reply.now,
+            numbers: PackedStatus::new(&reply.tiers),
+        }
+    }
+
+    /// When units expire that were asked for at `asked`. Those that no window bounds
+    /// are leased for `lasts`. The store has decided after that, so a window ends later
+    /// than it.
+    pub(super) fn expiry(&self, lasts: u64, asked: u64) -> u64 {
+        let tiers = self.template.definitions().zip(self.statuses(0));
+        let ends = tiers.map(|(definition, status)| if definition.ends_with_window() { status.reset } else { lasts });
+        asked.saturating_add(ends.min().unwrap_or(0))
+    }
+
+    /// How many units the store could lease beyond these.
+    pub(super) fn headroom(&self) -> u64 {
+        let units = |(definition, status): (&Definition, TierState)| status.remaining / definition.cost.max(1);
+        self.template.definitions().zip(self.statuses(0)).map(units).min().unwrap_or(0)
+    }
+
+    /// By how much the last of the windows outlasts the first.
+    fn window_spread(&self) -> u64 {
+        let resets = || self.statuses(0).map(|status| status.reset);
+        resets().max().unwrap_or(0) - resets().min().unwrap_or(0)
+    }
+
+    /// The status of all tiers while `later` units were not taken.
+    #[inline]
+    pub(super) fn statuses(&self, later: u64) -> impl Iterator<Item = TierState> {
+        let tiers = self.template.definitions().enumerate();
+        statuses(tiers.map(|(index, definition)| (definition, self.numbers.of(index))), later, 0)
+    }
+
+    /// The outcome of a request that is admitted with these states, of an `age` since the
+    /// store was asked, in nanoseconds.
+    pub(super) fn admit(&self, age: u64, tiers: TierStates) -> Outcome {
+        let decided_at = Some(self.now.saturating_mul(1_000).saturating_add(age));
+        Outcome { answer: OutcomeKind::Admitted { wait: 0 }, tiers, decided_at, later: 0 }
+    }
+
+    /// What one request of the pool is charged.
+    pub(super) fn charge_set(&self, now: Option<u64>) -> ChargeSet {
+        self.template.charge_set(str::from_utf8(&self.tag).unwrap_or_default(), now)
+    }
+
+    /// The changes that refund so many units.
+    pub(super) fn refunds(&self, units: u64, now: Option<u64>) -> Vec<Change> {
+        let mut set = self.charge_set(now);
+        set.tiers.iter_mut().for_each(|tier| tier.definition = tier.definition.repeated(units));
+        Change::undo(&set, &self.admit(0, self.statuses(0).collect()))
+    }
+}
+
+/// Three numbers of each tier.
+#[derive(Clone, Debug)]
+pub(super) enum PackedStatus {
+    /// Of one tier, as most rules have. Windows longer than 71 minutes need more.
+    Narrow([u32; 3]),
+    Wide(Box<SmallVec<[[u64; 3]; 2]>>),
+}
+
+impl PackedStatus {
+    pub(super) fn new(tiers: &[[u64; 3]]) -> Self {
+        if let [[first, second, third]] = *tiers
+            && let (Ok(first), Ok(second), Ok(third)) = (first.try_into(), second.try_into(), third.try_into())
+        {
+            return Self::Narrow([first, second, third]);
+        }
+        Self::Wide(Box::new(tiers.into()))
+    }
+
+    /// Those of the tier at an index.
+    #[inline]
+    pub(super) fn of(&self, tier: usize) -> [u64; 3] {
+        match self {
+            Self::Narrow(numbers) => numbers.map(u64::from),
+            Self::Wide(all) => all.get(tier).copied().unwrap_or_default(),
+        }
+    }
+}
+
+/// How a unit of a pool is charged.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(super) struct PoolTemplate {
+    /// The interval of exchanges, in nanoseconds.
+    pub(super) interval: u64,
+    /// The index of the lane that leases them.
+    pub(super) lane: usize,
+    /// Whether all units end with a window, and so are worth nothing after it.
+    pub(super) ends_with_window: bool,
+    /// Whether the tag chooses the hash slot of a cluster.
+    is_cluster: bool,
+    tiers: Box<[TierTemplate]>,
+}
+
+/// How a unit is charged on one counter, whose name has the tag between `head` and `tail`.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct TierTemplate {
+    head: Box<str>,
+    tail: Box<str>,
+    definition: Definition,
+}
+
+impl PoolTemplate {
+    /// The template of a charge set, and its tag. Where its counters have different tags,
+    /// the template has their whole names, and there is none.
+    fn of<'s>(set: &'s ChargeSet, prefix: &str, interval: u64, lane: usize) -> (Self, Option<&'s str>) {
+        let names = || set.tiers.iter().map(|tier| around_tag(prefix, &tier.key));
+        let tag = names().next().map_or("", |(_, tag, _)| tag);
+        let tag = names().all(|(_, own, _)| own == tag).then_some(tag);
+        let template = |tier: &TierCharge| {
+            let (head, _, tail) = if tag.is_some() { around_tag(prefix, &tier.key) } else { (&*tier.key, "", "") };
+            TierTemplate { head: head.into(), tail: tail.into(), definition: tier.definition }
+        };
+        let own = Self {
+            interval,
+            lane,
+            ends_with_window: set.tiers.iter().all(|tier| tier.definition.ends_with_window()),
+            is_cluster: !set.hash_tag.is_empty(),
+            tiers: set.tiers.iter().map(template).collect(),
+        };
+        (own, tag)
+    }
+
+    /// What one request of the pool with this tag is charged.
+    pub(super) fn charge_set(&self, tag: &str, now: Option<u64>) -> ChargeSet {
+        let tier = |tier: &TierTemplate| TierCharge {
+            key: [&*tier.head, tag, &*tier.tail].concat(),
+            // Told only to requests that the store decides.
+            counter: Fingerprint::NONE,
+            definition: tier.definition,
+            index: 0,
+        };
+        ChargeSet {
+            hash_tag: if self.is_cluster { tag.to_owned() } else { String::new() },
+            tiers: self.tiers.iter().map(tier).collect(),
+            now,
+            ..ChargeSet::default()
+        }
+    }
+
+    #[inline]
+    pub(super) fn definitions(&self) -> impl Iterator<Item = &Definition> {
+        self.tiers.iter().map(|tier| &tier.definition)
+    }
+
+    /// The shortest window, in nanoseconds.
+    pub(super) fn shortest_window(&self) -> u64 {
+        self.definitions().map(|tier| tier.rate.window.saturating_mul(1_000)).min().unwrap_or(u64::MAX)
+    }
+}
+
+/// Templates, of which equal ones are kept once.
+#[derive(Debug, Default)]
+pub(crate) struct Templates(HashSet<Arc<PoolTemplate>, RandomState>);
+
+impl Templates {
+    /// The template of a charge set, which equal ones share, and its tag.
+    pub(super) fn share<'s>(
+        &mut self,
+        set: &'s ChargeSet,
+        prefix: &str,
+        interval: u64,
+        lane: usize,
+    ) -> (Arc<PoolTemplate>, &'s str) {
+        let (own, tag) = PoolTemplate::of(set, prefix, interval, lane);
+        let Some(tag) = tag else { return (Arc::new(own), "") };
+        if let Some(known) = self.0.get(&own) {
+            return (Arc::clone(known), tag);
+        }
+        let own = Arc::new(own);
+        self.0.insert(Arc::clone(&own));
+        (own, tag)
+    }
+
+    /// Drops those that no pool has. Returns how many are left.
+    pub(super) fn drop_unused(&mut self) -> usize {
+        self.0.retain(|template| Arc::strong_count(template) > 1);
+        self.0.len()
+    }
 }

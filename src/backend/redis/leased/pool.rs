@@ -21,8 +21,7 @@ use tokio::sync::Semaphore;
 
 use super::{
     demand::{self, Demand, Moment},
-    last_reply::LastReply,
-    lease::{Lease, Leased, ReturnedUnits},
+    lease::{LastReply, Lease, Leased, ReturnedUnits},
 };
 use crate::{
     backend::{Outcome, TierState, TierStates, redis::plan::LEASE},
@@ -277,7 +276,8 @@ impl Pool {
     }
 
     /// What is given back after a while: what has expired, what is idle, and what
-    /// demand no longer needs.
+    /// demand no longer needs. `idle` is for how many nanoseconds a pool is kept that is not
+    /// asked for.
     pub(super) fn sweep(&mut self, now: u64, idle: u64) -> Option<ReturnedUnits> {
         let idle_for = self.demand.idle_for(now);
         let lease = self.lease.as_mut()?;
@@ -344,16 +344,16 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    pub(super) fn is_under_way(&self) -> bool {
+    fn is_under_way(&self) -> bool {
         !self.under_way.is_closed()
     }
 
     /// A request of so many units waits for it.
-    pub(super) fn join(&self, units: u64) {
+    fn join(&self, units: u64) {
         self.waiting.fetch_add(units, Ordering::Relaxed);
     }
 
-    pub(super) fn on_reply(&self, units: u64) {
+    fn on_reply(&self, units: u64) {
         let _ = self.brought.set(units);
     }
 

@@ -1,8 +1,9 @@
-//! The pools of units that this process has leased: one for each charge set of a
-//! leased rule. It sends nothing, and decides only from what it has.
+//! The pools of units that this process has leased, one for each charge set of a leased rule;
+//! and which of them a request takes its units from, and how many. It sends nothing, and
+//! decides only from what it has.
 //!
 //! Invariant: the number of pools is capped. A key without a pool is decided by the
-//! store.
+//! store. A unit of a pool is one charge of every rule of the request, at the rule's own cost.
 
 use std::{
     collections::HashMap,
@@ -18,22 +19,20 @@ use smallvec::{Array, SmallVec};
 use tokio::time::Instant;
 
 use super::{
-    last_reply::LastReply,
-    lease::{Leased, ReturnedUnits},
+    lease::{LastReply, Leased, ReturnedUnits, Templates},
     pool::{Exchange, Pool, Taken, Want},
-    pool_key::{PoolKey, is_leased},
-    pool_template::{PoolTemplate, Templates},
 };
 use crate::{
     backend::{
-        Charge, Outcome, TierState,
+        Charge, Outcome, Request, TierState,
         redis::{
-            plan::{ChargeSet, LeaseAsk},
+            plan::{ChargeSet, LEASE, LeaseAsk, is_leasable},
             wire::ChargeReply,
         },
     },
     fingerprint::Fingerprint,
     observe::StoreReport,
+    policy::Consistency,
     store::ShardedTable,
     sync::lock,
     time::nanos,
@@ -63,23 +62,6 @@ pub(super) type Begun = Want<(Arc<Exchange>, LeaseAsk)>;
 
 /// The keys of some pools.
 pub(super) type PoolKeys = SmallVec<[Fingerprint; 2]>;
-
-/// Ends an exchange when it is dropped, with the last copy of its ask.
-#[derive(Debug)]
-struct UnderWay {
-    pools: Weak<Pools>,
-    key: Fingerprint,
-    exchange: Arc<Exchange>,
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        if let Some(pools) = self.pools.upgrade() {
-            pools.table.with(self.key, Pool::on_ended);
-        }
-        self.exchange.end();
-    }
-}
 
 impl Pools {
     pub(crate) fn new(prefix: &str, uses_limiter_time: bool, report: &Arc<StoreReport>) -> Arc<Self> {
@@ -212,7 +194,7 @@ impl Pools {
         let (units, instances) = (reply.admitted, reply.when.unsigned_abs());
         self.instances.observe(instances);
         self.report.leased(units);
-        let (template, tag) = PoolTemplate::shared(&mut lock(&self.templates), set, &self.prefix, (ask.interval, lane));
+        let (template, tag) = lock(&self.templates).share(set, &self.prefix, ask.interval, lane);
         let last_reply = LastReply::new(template, tag, reply);
         let leased = Leased {
             version: ask.version,
@@ -225,11 +207,10 @@ impl Pools {
         self.keep(self.table.with(ask.pool, |own| own.add(leased, now)).flatten());
     }
 
-    /// Finds what is to be given back after a while: see [`Pool::sweep`]. `idle` is for how
-    /// many nanoseconds a pool is kept that is not asked for.
-    pub(super) fn sweep(&self, idle: u64) {
+    /// Finds what is to be given back after a while: see [`Pool::sweep`].
+    pub(super) fn sweep(&self) {
         let Some(now) = self.time.now() else { return };
-        self.table.for_each(|_, pool| self.keep(pool.sweep(now, idle)));
+        self.table.for_each(|_, pool| self.keep(pool.sweep(now, LEASE)));
         lock(&self.templates).drop_unused();
         lock(&self.of_charge).retain(|_, pools| {
             pools.retain(|key| self.may_admit(&[*key]));
@@ -291,6 +272,77 @@ impl Pools {
         lock(&self.surplus).clear();
         self.table.for_each(|_, pool| pool.forget());
     }
+}
+
+/// Ends an exchange when it is dropped, with the last copy of its ask.
+#[derive(Debug)]
+struct UnderWay {
+    pools: Weak<Pools>,
+    key: Fingerprint,
+    exchange: Arc<Exchange>,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if let Some(pools) = self.pools.upgrade() {
+            pools.table.with(self.key, Pool::on_ended);
+        }
+        self.exchange.end();
+    }
+}
+
+/// Names a pool and the policy that it is asked under.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PoolKey {
+    pub(super) key: Fingerprint,
+    pub(super) version: u64,
+    /// Nanoseconds.
+    pub(super) interval: u64,
+}
+
+/// The pool of a request, and how many of its units the request takes. `None` where a
+/// rule is not leased, or the charges do not all take the same number of units.
+pub(super) fn pool_of(charges: &[Charge<'_>]) -> Option<(PoolKey, u64)> {
+    let (first, rest) = charges.split_first()?;
+    let (mut pool, units_of_first) = (pool_key(first)?, units(first)?);
+    let mut key = pool.key.to_u128();
+    for charge in rest {
+        let other = pool_key(charge)?;
+        key = key.rotate_left(9) ^ other.key.to_u128();
+        pool.version = pool.version.rotate_left(9) ^ other.version;
+        pool.interval = pool.interval.min(other.interval);
+        if units(charge)? != units_of_first {
+            return None;
+        }
+    }
+    Some((PoolKey { key: Fingerprint::from_u128(key), ..pool }, units_of_first))
+}
+
+/// Whether a pool may decide the request. Only the store decides what a smooth rule
+/// may delay.
+pub(super) fn fits_pool(request: &Request<'_>) -> bool {
+    request.max_wait.is_zero() || !request.charges.iter().any(Charge::is_smooth)
+}
+
+/// Whether a pool may have units of a charge: its rule is leased, and so may its tiers be.
+pub(super) fn is_leased(charge: &Charge<'_>) -> bool {
+    charge.rule.options.consistency == Consistency::Leased
+        && charge.tiers().iter().all(|tier| is_leasable(tier.quota().counted_by()))
+}
+
+fn pool_key(charge: &Charge<'_>) -> Option<PoolKey> {
+    let key = || PoolKey { key: charge.key, version: charge.local_version(), interval: nanos(charge.sync_interval()) };
+    is_leased(charge).then(key)
+}
+
+/// How many times the rule's own cost the request takes.
+fn units(charge: &Charge<'_>) -> Option<u64> {
+    let each = charge.rule.options.cost;
+    (each > 0 && charge.cost.is_multiple_of(each)).then(|| charge.cost / each)
+}
+
+pub(super) fn one_unit<'a>(charge: &Charge<'a>) -> Charge<'a> {
+    Charge { cost: charge.rule.options.cost, ..*charge }
 }
 
 /// The limiter's time, for what is done without a request: that of the last request, and

@@ -14,7 +14,11 @@ use smallvec::smallvec;
 
 use self::model::{Fleet, INSTANCES, INTERVAL, LIMIT, Step, WINDOW, begin, charge_set, failing_steps, leased, steps};
 use super::{
-    super::{demand::Demand, lease::Leased, pool::Pool, pool_template::PoolTemplate},
+    super::{
+        demand::Demand,
+        lease::{Leased, PoolTemplate},
+        pool::Pool,
+    },
     *,
 };
 use crate::{

@@ -8,10 +8,8 @@ use smallvec::smallvec;
 use tokio::time::Instant;
 
 use super::super::super::{
-    last_reply::LastReply,
-    lease::{Leased, ReturnedUnits},
+    lease::{LastReply, Leased, ReturnedUnits, Templates},
     pool::{Exchange, Pool, Want},
-    pool_template::{PoolTemplate, Templates},
 };
 use crate::{
     backend::redis::{
@@ -100,7 +98,7 @@ impl Store {
 
 /// What a reply brings for the pool.
 pub(super) fn leased(set: &ChargeSet, ask: &LeaseAsk, reply: &ChargeReply, asked: u64) -> Leased {
-    let (template, tag) = PoolTemplate::shared(&mut Templates::default(), set, "rl", (ask.interval, 0));
+    let (template, tag) = Templates::default().share(set, "rl", ask.interval, 0);
     let units = reply.admitted;
     let reply = LastReply::new(template, tag, reply);
     let (expires, headroom) = (reply.expiry(WINDOW, asked), reply.headroom());

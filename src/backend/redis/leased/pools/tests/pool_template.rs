@@ -21,7 +21,7 @@ fn charge_set_of(context: &PlanContext, policy: &CompiledPolicy, descriptor: &De
 
 /// Shares the template of a charge set. Panics unless it can be had again.
 fn share(shared: &mut Templates, prefix: &str, set: &ChargeSet) -> Arc<PoolTemplate> {
-    let (template, tag) = PoolTemplate::shared(shared, set, prefix, (INTERVAL, 3));
+    let (template, tag) = shared.share(set, prefix, INTERVAL, 3);
     let again = template.charge_set(tag, set.now);
     let counters =
         |set: &ChargeSet| set.tiers.iter().map(|tier| (tier.key.clone(), tier.definition)).collect::<Vec<_>>();
@@ -61,7 +61,7 @@ fn counters_of_different_tags_keep_their_names() {
     let policy = compiled([by_address, Rule::new("tenant").tier(Quota::per_second(10))]);
     let context = context(false);
     let set = charge_set_of(&context, &policy, &Descriptor::new("/").tenant("acme").key("ip", "192.0.2.7"));
-    let (template, tag) = PoolTemplate::shared(&mut Templates::default(), &set, "rl", (INTERVAL, 3));
+    let (template, tag) = Templates::default().share(&set, "rl", INTERVAL, 3);
     assert_eq!(tag, "");
     assert_eq!(template.charge_set(tag, None).tiers[1].key, set.tiers[1].key);
 }
@@ -70,19 +70,11 @@ fn counters_of_different_tags_keep_their_names() {
 fn terms_that_no_pool_has_are_dropped() {
     let (mut shared, context) = (Templates::default(), context(false));
     let kept = charge_set(Algorithm::FixedWindow);
-    let (kept, _) = PoolTemplate::shared(&mut shared, &kept, "rl", (INTERVAL, 3));
+    let (kept, _) = shared.share(&kept, "rl", INTERVAL, 3);
     for limit in 1..1_000 {
         let policy = compiled([Rule::new("all").tier(Quota::per_second(limit))]);
-        PoolTemplate::shared(
-            &mut shared,
-            &charge_set_of(&context, &policy, &Descriptor::new("/")),
-            "rl",
-            (INTERVAL, 3),
-        );
+        shared.share(&charge_set_of(&context, &policy, &Descriptor::new("/")), "rl", INTERVAL, 3);
     }
     assert_eq!(shared.drop_unused(), 1);
-    assert!(Arc::ptr_eq(
-        &kept,
-        &PoolTemplate::shared(&mut shared, &charge_set(Algorithm::FixedWindow), "rl", (INTERVAL, 3)).0
-    ));
+    assert!(Arc::ptr_eq(&kept, &shared.share(&charge_set(Algorithm::FixedWindow), "rl", INTERVAL, 3).0));
 }

@@ -4,7 +4,7 @@ use super::{
     super::{
         super::{
             demand::{Demand, Moment},
-            last_reply::PackedStatus,
+            lease::PackedStatus,
         },
         Instances, KEPT,
     },
