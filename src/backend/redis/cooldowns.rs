@@ -3,16 +3,15 @@
 //!
 //! A cooldown is published for the instances that listen, and kept in a sorted
 //! set for those that come later. Messages come over a connection that also carries
-//! decisions.
+//! decisions. A message is text: a line that names the version and the database, and then for
+//! each key a line `LEFT KEY`, with the milliseconds left.
 //!
 //! Invariant: a shared cooldown only slows down. It never ends one early. The sorted set is
 //! read after each subscribing and for each new listener, so that nothing published before
-//! is missed.
-
-mod message;
-mod outbox;
+//! is missed. No time of day is exchanged, so clock skew does not matter.
 
 use std::{
+    collections::HashMap,
     pin::pin,
     sync::{
         Arc, Mutex, Once, Weak,
@@ -21,23 +20,23 @@ use std::{
     time::Duration,
 };
 
+use foldhash::fast::RandomState;
 use futures_util::future::select;
+use percent_encoding::percent_decode_str;
 use redis::{PushInfo, PushKind, Value};
 use tokio::{
     sync::{Notify, broadcast},
     time::{Instant, sleep_until, timeout_at},
 };
 
-use self::{
-    message::{MAX_KEYS, key_of, lines, message, read},
-    outbox::Outbox,
-};
 use super::{
+    plan::{RESERVED, RESERVED_IN_TAG, percent_encode},
     transport::Link,
     wire::{Call, PUBLISH_COOLDOWNS, READ_COOLDOWNS},
 };
 use crate::{
     backend::{CooldownListener, CooldownNotice},
+    descriptor::{Tenant, TenantId},
     error::{BackendError, BackendErrorKind},
     observe::{log_cooldown_sharing, log_cooldown_subscription},
     sync::lock,
@@ -157,7 +156,7 @@ impl Cooldowns {
             listeners.iter().filter_map(Weak::upgrade).for_each(|listener| listener(notice))
         };
         for (index, line) in lines.split('\n').enumerate() {
-            let _ = read(line, notify);
+            let _ = read_line(line, notify);
             if index % MAX_KEYS == MAX_KEYS - 1 {
                 tokio::task::yield_now().await;
             }
@@ -236,3 +235,143 @@ async fn receive(cooldowns: &Weak<Cooldowns>, mut pushes: broadcast::Receiver<Pu
         }
     }
 }
+
+/// The most keys. Those that were published are forgotten first.
+const MAX_KNOWN: usize = 4_096;
+
+/// A cooldown that is longer by at most this is not published again.
+const TOLERANCE: Duration = Duration::from_millis(1);
+
+/// When the cooldown of each key ends, and whether it was published.
+#[derive(Debug, Default)]
+struct Outbox(HashMap<Arc<str>, (Instant, bool), RandomState>);
+
+impl Outbox {
+    /// Whether the cooldown is to be published: not if one as long is known, and not
+    /// if too many are pending.
+    fn put(&mut self, key: String, end: Instant, now: Instant) -> bool {
+        let key: Arc<str> = key.into();
+        let known = self.0.get(&key).map(|(end, _)| *end);
+        if known.is_some_and(|known| end <= known + TOLERANCE) {
+            return false;
+        }
+        if known.is_none() && self.0.len() >= MAX_KNOWN {
+            self.0.retain(|_, (end, is_published)| *end > now && !*is_published);
+        }
+        let has_space = known.is_some() || self.0.len() < MAX_KNOWN;
+        if has_space {
+            self.0.insert(key, (end, false));
+        }
+        has_space
+    }
+
+    /// Takes up to `most` of those that are pending, and forgets all that have ended.
+    fn take(&mut self, most: usize, now: Instant) -> Vec<(Arc<str>, Instant)> {
+        self.0.retain(|_, (end, _)| *end > now);
+        let pending = self.0.iter_mut().filter(|(_, (_, is_published))| !is_published).take(most);
+        let take = |(key, (end, is_published)): (&Arc<str>, &mut (Instant, bool))| {
+            *is_published = true;
+            (Arc::clone(key), *end)
+        };
+        pending.map(take).collect()
+    }
+
+    /// What was taken could not be published.
+    fn put_back(&mut self, batch: Vec<(Arc<str>, Instant)>) {
+        for (key, _) in batch {
+            if let Some((_, is_published)) = self.0.get_mut(&key) {
+                *is_published = false;
+            }
+        }
+    }
+}
+
+/// Keys with longer names are not shared.
+const MAX_KEY: usize = 1_024;
+
+/// The most keys in one message.
+const MAX_KEYS: usize = 64;
+
+/// A longer message is not one of this crate.
+const MAX_MESSAGE: usize = 128 + MAX_KEYS * (MAX_KEY + 32);
+
+/// `RULE:{TENANT}:ENDPOINT:METHOD`, encoded as in the names of counters, but
+/// never hashed. Without spaces and line breaks. `None` if it is too long.
+fn key_of(notice: &CooldownNotice<'_>) -> Option<String> {
+    let length = notice.rule.len() + notice.endpoint.len() + notice.method.len();
+    let tenant = if let Some(TenantId::Name(name)) = notice.tenant { name.len() } else { 0 };
+    if length + tenant > MAX_KEY {
+        return None;
+    }
+    let tenant = match notice.tenant {
+        Some(TenantId::Name("")) => "%".into(),
+        Some(TenantId::Name(name)) => percent_encode(name, RESERVED_IN_TAG),
+        Some(TenantId::Address(address)) => format!("@{address}"),
+        None if notice.per_tenant => "!".into(),
+        None => "*".into(),
+    };
+    let (rule, endpoint) = (percent_encode(notice.rule, RESERVED_IN_TAG), percent_encode(notice.endpoint, RESERVED));
+    let text = format!("{rule}:{{{tenant}}}:{endpoint}:{}", percent_encode(notice.method, RESERVED));
+    (text.len() <= MAX_KEY).then_some(text)
+}
+
+fn message<'k>(database: i64, keys: impl IntoIterator<Item = (&'k str, Duration)>) -> String {
+    let mut text = head(database);
+    for (key, left) in keys {
+        // Rounded up, so that no instance resumes too early.
+        let millis = left.as_nanos().div_ceil(1_000_000);
+        text.push_str(&format!("\n{millis} {key}"));
+    }
+    text
+}
+
+fn head(database: i64) -> String {
+    format!("1 {database}")
+}
+
+/// The lines of a message about this database.
+fn lines(message: &[u8], database: i64) -> Option<&str> {
+    if message.len() > MAX_MESSAGE {
+        return None;
+    }
+    let lines = std::str::from_utf8(message).ok()?.strip_prefix(&head(database))?;
+    (lines.is_empty() || lines.starts_with('\n')).then_some(lines)
+}
+
+/// Passes on the cooldown in a line. One that cannot be read is left out.
+fn read_line(line: &str, pass_on: impl FnOnce(&CooldownNotice<'_>)) -> Option<()> {
+    let (left, key) = line.split_once(' ')?;
+    if key.len() > MAX_KEY || !left.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    // Only an address contains a colon.
+    let (rule, rest) = key.split_once(":{")?;
+    let (tenant, rest) = rest.split_once("}:")?;
+    let (endpoint, method) = rest.split_once(':')?;
+    let per_tenant = tenant != "*";
+    let tenant = match tenant.strip_prefix('@') {
+        Some(address) => Some(Tenant::address(address.parse().ok()?)),
+        None => match tenant {
+            "*" | "!" => None,
+            "%" => Some(Tenant::new("")),
+            name => Some(Tenant::new(decode(name)?)),
+        },
+    };
+    let (rule, endpoint, method) = (decode(rule)?, decode(endpoint)?, decode(method)?);
+    pass_on(&CooldownNotice {
+        rule: &rule,
+        per_tenant,
+        tenant: tenant.as_ref().map(Tenant::id),
+        endpoint: &endpoint,
+        method: &method,
+        time: Duration::from_millis(left.parse().ok()?),
+    });
+    Some(())
+}
+
+fn decode(encoded: &str) -> Option<String> {
+    percent_decode_str(encoded).decode_utf8().ok().map(Into::into)
+}
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::*;
+use super::super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -10,7 +10,7 @@ const SECOND: Duration = Duration::from_secs(1);
 fn read_all(text: &[u8]) -> Option<Vec<String>> {
     let mut notices = Vec::new();
     let mut keep = |notice: &CooldownNotice<'_>| notices.push(format!("{notice:?}"));
-    lines(text, 0)?.split('\n').for_each(|line| _ = read(line, &mut keep));
+    lines(text, 0)?.split('\n').for_each(|line| _ = read_line(line, &mut keep));
     Some(notices)
 }
 

@@ -1,6 +1,6 @@
 //! What is published, when, and how much of it is kept.
 
-use super::*;
+use super::super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
