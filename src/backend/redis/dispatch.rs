@@ -1,13 +1,13 @@
 //! Decides what becomes of a request or a receipt: an error while the circuit
-//! breaker is open, a cached rejection, a coalesced request, or operations of
-//! the lanes. It neither encodes nor sends.
+//! breaker is open, a rejection that the bounded cache in this process knows, a coalesced
+//! request, or operations of the lanes. It neither encodes nor sends.
 //!
 //! Invariant: at most one round trip for a decision in one hash slot.
 
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Weak,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -15,14 +15,12 @@ use std::{
 
 use futures_util::future::{BoxFuture, join_all};
 use smallvec::SmallVec;
-use tokio::time::{MissedTickBehavior, interval};
 
 use super::{
-    cross_slot::charge_all,
-    executor::{Completion, Lanes, Operation, since},
+    executor::{Completion, Operation},
+    lanes::{Lanes, since},
     leased::pools::Pools,
-    plan::{Change, ChargeSet, PlanContext, ReceiptOp},
-    rejection_cache::RejectionCache,
+    plan::{Change, ChargeSet, ReceiptOp},
     transport::{Link, task_runtime::late},
 };
 use crate::{
@@ -32,15 +30,8 @@ use crate::{
     time::{Timestamp, nanos},
 };
 
-/// Where the limiter's clock decides, which may pass any lease in one step: ten
-/// years.
-const LEASE_BY_LIMITER: Duration = Duration::from_secs(10 * 365 * 86_400);
-
 /// How many rejections are cached at most.
 const CACHED_REJECTIONS: usize = 65_536;
-
-/// How many leases are renewed in one call.
-const MAX_RENEWALS: usize = 500;
 
 pub(super) struct Dispatcher {
     pub(super) link: Arc<Link>,
@@ -54,18 +45,9 @@ pub(super) struct Dispatcher {
 impl Dispatcher {
     pub(super) fn new(link: Arc<Link>) -> Arc<Self> {
         let settings = &link.settings;
-        let lease = if settings.uses_limiter_time { LEASE_BY_LIMITER } else { settings.lease };
-        let context = PlanContext {
-            prefix: settings.prefix.clone(),
-            lease,
-            longest_wait: AtomicU64::new(0),
-            uses_limiter_time: settings.uses_limiter_time,
-            is_single_slot: !settings.is_cluster(),
-        };
-        let renewal_interval = lease / 3;
         let pools = Pools::new(&settings.prefix, settings.uses_limiter_time, &link.report);
         let dispatcher = Arc::new(Self {
-            lanes: Lanes::new(context, &link, &pools),
+            lanes: Lanes::new(&link, &pools),
             rejections: RejectionCache::new(CACHED_REJECTIONS, settings.rejection_cache_ttl),
             pools,
             next_request_id: AtomicU64::new(1),
@@ -78,37 +60,10 @@ impl Dispatcher {
                 dispatcher.pools.forget();
             }
         });
-        let weak = Arc::downgrade(&dispatcher);
-        dispatcher.link.runtime.keep(renew_leases(weak, renewal_interval));
         dispatcher
     }
 
-    /// Whether a rejection of the request is cached.
-    pub(super) fn is_rejected(&self, request: &Request<'_>) -> bool {
-        let is_cached = |key| self.rejections.get(key, request.now.as_nanos()).is_some();
-        can_coalesce(request) && is_final(request) && is_cached(coalesce_key(request.charges))
-    }
-
-    /// What one request is charged, and the index of its lane. `None` if its charges are in
-    /// several hash slots.
-    pub(super) fn charge_set(&self, request: &Request<'_>) -> Option<(usize, ChargeSet)> {
-        let mut sets = ChargeSet::split(&self.lanes.context, request, 0).ok()?;
-        let set = sets.pop().filter(|_| sets.is_empty())?;
-        Some((self.lanes.index_of(request.charges, &set.hash_tag), set))
-    }
-
-    /// Sends operations that no caller waits for, those of one lane together.
-    pub(super) fn push_all(&self, operations: impl Iterator<Item = (usize, Operation)>) {
-        let mut by_lane = BTreeMap::<_, Vec<_>>::new();
-        operations.for_each(|(lane, operation)| by_lane.entry(lane).or_default().push(operation));
-        by_lane.into_iter().for_each(|(lane, own)| self.lanes.all[lane].push_all(own));
-    }
-
-    /// Sends operations, and waits until they are done or have failed.
-    pub(super) async fn submit_all(&self, operations: impl Iterator<Item = (usize, Operation)>) {
-        join_all(operations.map(|(lane, operation)| self.lanes.all[lane].submit(operation, None))).await;
-    }
-
+    /// Decides a request by the store, unless it is decided here.
     pub(super) fn ask(self: &Arc<Self>, request: &Request<'_>, asking: Asking) -> Decide {
         if let Some(error) = self.link.rejection() {
             return Decide::Now(Err(error));
@@ -146,8 +101,10 @@ impl Dispatcher {
             return Decide::Later(Box::pin(async move { caller.outcome(completion.await) }));
         }
         let (lanes, link) = (Arc::clone(&self.lanes), Arc::clone(&self.link));
-        let charged = async move { link.deadline.within(charge_all(lanes, sets, now)).await };
-        Decide::Later(Box::pin(async move { charged.await.unwrap_or_else(|| Err(late())) }))
+        Decide::Later(Box::pin(async move {
+            let charged = link.deadline.within(lanes.charge_all(sets, now)).await;
+            charged.unwrap_or_else(|| Err(late()))
+        }))
     }
 
     /// Forgets what these charges have used, in every hash slot. Returns how many counters
@@ -175,6 +132,7 @@ impl Dispatcher {
         })
     }
 
+    /// Refunds, releases or settles what a receipt says. No caller waits for it.
     pub(super) fn change(&self, receipt: &Receipt, op: ReceiptOp, now: Timestamp) {
         let Some(first) = receipt.charges().next() else { return };
         // Rejections are not cached for rules that are settled late.
@@ -193,6 +151,32 @@ impl Dispatcher {
                 lane.push(Operation::ChangeReceipt { receipt, op, now });
             }
         }
+    }
+
+    /// Whether a rejection of the request is cached.
+    pub(super) fn is_rejected(&self, request: &Request<'_>) -> bool {
+        let is_cached = |key| self.rejections.get(key, request.now.as_nanos()).is_some();
+        can_coalesce(request) && is_final(request) && is_cached(coalesce_key(request.charges))
+    }
+
+    /// What one request is charged, and the index of its lane. `None` if its charges are in
+    /// several hash slots.
+    pub(super) fn charge_set(&self, request: &Request<'_>) -> Option<(usize, ChargeSet)> {
+        let mut sets = ChargeSet::split(&self.lanes.context, request, 0).ok()?;
+        let set = sets.pop().filter(|_| sets.is_empty())?;
+        Some((self.lanes.index_of(request.charges, &set.hash_tag), set))
+    }
+
+    /// Sends operations that no caller waits for, those of one lane together.
+    pub(super) fn push_all(&self, operations: impl Iterator<Item = (usize, Operation)>) {
+        let mut by_lane = BTreeMap::<_, Vec<_>>::new();
+        operations.for_each(|(lane, operation)| by_lane.entry(lane).or_default().push(operation));
+        by_lane.into_iter().for_each(|(lane, own)| self.lanes.all[lane].push_all(own));
+    }
+
+    /// Sends operations, and waits until they are done or have failed.
+    pub(super) async fn submit_all(&self, operations: impl Iterator<Item = (usize, Operation)>) {
+        join_all(operations.map(|(lane, operation)| self.lanes.all[lane].submit(operation, None))).await;
     }
 }
 
@@ -253,19 +237,74 @@ fn is_final(request: &Request<'_>) -> bool {
     !request.charges.iter().any(|charge| charge.rule.is_settled_late())
 }
 
-/// Renews the leases of this process for as long as the backend exists.
-async fn renew_leases(dispatcher: Weak<Dispatcher>, every: Duration) {
-    let mut ticks = interval(every.max(Duration::from_millis(1)));
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let Some(dispatcher) = dispatcher.upgrade() else { return };
-        for lane in &dispatcher.lanes.all {
-            let mut renewals = lane.executor.leases.renewals();
-            while !renewals.is_empty() && dispatcher.link.rejection().is_none() {
-                let rest = renewals.split_off(renewals.len().min(MAX_RENEWALS));
-                lane.push(Operation::Change(std::mem::replace(&mut renewals, rest)));
-            }
+/// Rejections by key. It decides nothing itself: no entry outlives the time that the
+/// rejection names, the TTL, or the last [`RejectionCache::clear`].
+///
+/// A hash table without probing: a new entry replaces the one with the same
+/// index. So it never grows, and a flood of keys only costs others a call.
+#[derive(Debug)]
+pub(super) struct RejectionCache<T> {
+    /// Allocated at the first rejection.
+    entries: OnceLock<Box<[CacheEntry<T>]>>,
+    size: usize,
+    /// Nanoseconds; 0 turns the cache off.
+    ttl: u64,
+    /// Counts the clearings; entries from before the last one are void.
+    generation: AtomicU64,
+}
+
+type CacheEntry<T> = spin::Mutex<Option<Entry<T>>>;
+
+#[derive(Debug)]
+struct Entry<T> {
+    key: u128,
+    from: u64,
+    until: u64,
+    generation: u64,
+    rejection: T,
+}
+
+impl<T: Clone> RejectionCache<T> {
+    fn new(size: usize, ttl: Duration) -> Self {
+        Self { entries: OnceLock::new(), size, ttl: nanos(ttl), generation: AtomicU64::new(0) }
+    }
+
+    /// The rejection of `key` in force at `now`. One from the future is not:
+    /// the clock went back, by an unknown time.
+    fn get(&self, key: u128, now: u64) -> Option<T> {
+        let entry = self.entry(self.entries.get()?, key)?.lock();
+        let entry = entry.as_ref().filter(|entry| entry.key == key && (entry.from..entry.until).contains(&now))?;
+        (entry.generation == self.generation()).then(|| entry.rejection.clone())
+    }
+
+    /// To be read before the call whose rejection is inserted.
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Caches that `key` is rejected from `now` until `until`, at most for the
+    /// TTL. It is void if the cache was cleared since `generation` was read.
+    fn insert(&self, key: u128, (now, until): (u64, u64), generation: u64, rejection: T) {
+        let until = until.min(now.saturating_add(self.ttl));
+        if until <= now {
+            return;
+        }
+        let entries = self.entries.get_or_init(|| (0..self.size).map(|_| spin::Mutex::new(None)).collect());
+        if let Some(entry) = self.entry(entries, key) {
+            *entry.lock() = Some(Entry { key, from: now, until, generation, rejection });
         }
     }
+
+    pub(super) fn clear(&self) {
+        self.generation.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn entry<'a, E>(&self, entries: &'a [E], key: u128) -> Option<&'a E> {
+        // Keys are hashes already; both halves count, evenly over the entries.
+        let hash = (key as u64) ^ ((key >> 64) as u64).rotate_left(32);
+        entries.get(((u128::from(hash) * entries.len() as u128) >> 64) as usize)
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,8 +2,8 @@
 //! the public face; it delegates.
 //!
 //! A request walks down and up again: `dispatch` takes a cached rejection,
-//! coalesces it, or puts its charges into the scripts' terms (`plan`); a lane
-//! (`transport/lane`) batches it; `batch` encodes the batch as calls of
+//! coalesces it, or puts its charges into the scripts' terms (`plan`); one of the `lanes`
+//! batches it (`transport/lane`); `executor` encodes the batch as calls of
 //! scripts (`wire`) and sends them over the link (`transport`), under the
 //! circuit breaker and the deadline; the replies become outcomes.
 //!
@@ -11,22 +11,20 @@
 //! no two files of a layer import each other:
 //!
 //! `sync` < `plan` < `wire` < `transport/breaker` < `settings` < `transport` <
-//! `leased/pools`, `rejection_cache` < `executor` < `batch`, `cross_slot` < `dispatch`,
-//! `cooldowns` < `leased` < this file < `builder`
+//! `leased/pools` < `executor` < `lanes` < `dispatch`, `cooldowns` < `leased` < this file <
+//! `builder`
 //!
 //! The level `leased` needs no second way to the store. A lease of n units is a charge
 //! set that is charged n times: a lane carries it as any other, and what no request
 //! waits for fills a pool of this process.
 
-mod batch;
 mod builder;
 mod cooldowns;
-mod cross_slot;
 mod dispatch;
 mod executor;
+mod lanes;
 mod leased;
 mod plan;
-mod rejection_cache;
 mod settings;
 #[cfg(test)]
 mod tests;
