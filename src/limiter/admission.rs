@@ -42,7 +42,7 @@ use super::{
     queue::{is_adaptive, is_of, longest_in_queue, priority_in, rate_queues},
     reservation::Reservation,
     state::RateLimiter,
-    wait::{capacity::WaiterGrant, fifo::QueueEntry},
+    wait::{WaiterGrant, fifo::QueueEntry},
 };
 use crate::{
     backend::{InProcess, Outcome, OwnedCharge},

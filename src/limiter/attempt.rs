@@ -16,7 +16,7 @@ use super::{
     lease::is_kept_by,
     observe::RuleAndPriority,
     state::RateLimiter,
-    wait::{capacity::WaiterGrant, slots::LockedQueue},
+    wait::{WaiterGrant, slots::LockedQueue},
 };
 use crate::{
     backend::{Caller, Charge, Request},

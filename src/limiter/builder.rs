@@ -9,10 +9,7 @@ use super::{
     observe::BackendMetrics,
     state::{Inner, RateLimiter, Timepiece, engine_of, undecorated},
     upstream::keys::UpstreamKeys,
-    wait::{
-        capacity::{Limits, WaiterLimit},
-        slots::SlotQueues,
-    },
+    wait::{Limits, WaiterLimit, slots::SlotQueues},
 };
 use crate::{
     backend::{

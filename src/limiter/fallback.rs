@@ -12,7 +12,7 @@ use super::{
     grant::{Decider, Grant},
     lease::Lease,
     observe,
-    wait::capacity::WaiterGrant,
+    wait::WaiterGrant,
 };
 use crate::{
     backend::{Charge, Receipt},

@@ -11,7 +11,7 @@ use std::{slice, time::Duration};
 use super::{
     attempt::{Attempt, longest_wait},
     state::RateLimiter,
-    wait::fifo::{not_queued, numbered},
+    wait::fifo::{NOT_QUEUED, numbered},
 };
 use crate::{
     backend::{Charge, Decide, Outcome, OutcomeKind, Receipt},
@@ -83,8 +83,8 @@ impl RateLimiter {
         let charges = attempt.enforced;
         let is_ahead = |key: &Fingerprint| {
             let priority = priority_in(charges, *key);
-            let number = attempt.queued.map_or(not_queued(priority), |(_, number)| numbered(priority, number));
-            queues.has_before(*key, number)
+            let number = attempt.queued.map_or(NOT_QUEUED, |(_, number)| number);
+            queues.has_before(*key, numbered(priority, number))
         };
         let mut keys = charges.iter().flat_map(in_flight).chain(rate_queues(charges)).map(|[own, _]| own);
         keys.find(is_ahead).or_else(|| {

@@ -19,7 +19,7 @@ use super::{
     grant::Grant,
     observe::{self, BackendMetrics},
     upstream::keys::UpstreamKeys,
-    wait::{capacity::WaiterLimit, fifo::WaitQueues, slots::SlotQueues},
+    wait::{WaiterLimit, fifo::WaitQueues, slots::SlotQueues},
 };
 use crate::{
     backend::{

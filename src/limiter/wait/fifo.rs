@@ -31,7 +31,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::shards::{AtomicU64, AtomicUsize, Sharded, discard, remove, wake_all};
+use super::{AtomicU64, AtomicUsize, Sharded, discard, remove, wake_all};
 use crate::{descriptor::Priority, fingerprint::Fingerprint};
 
 /// All queues of a limiter.
@@ -46,9 +46,7 @@ pub(in crate::limiter) struct WaitQueues {
 
 /// The number of a request that is in no queue: all entries of its priority are before it,
 /// and those of higher ones.
-pub(in crate::limiter) fn not_queued(priority: Priority) -> u64 {
-    numbered(priority, u64::MAX)
-}
+pub(in crate::limiter) const NOT_QUEUED: u64 = u64::MAX;
 
 /// The number that one has in a queue in which it has this priority. The highest priority has
 /// the smallest numbers.

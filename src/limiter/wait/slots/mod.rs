@@ -14,7 +14,6 @@
 //! Invariant: a slot is in exactly one queue, or was returned to its owner.
 
 mod queue;
-mod rounds;
 mod waiters;
 
 #[cfg(test)]
@@ -24,7 +23,7 @@ use std::task::{Context, Poll};
 
 use self::queue::{Left, SlotQueue};
 pub(in crate::limiter) use self::queue::{Newcomer, SlotTime};
-use super::shards::{MutexGuard, Shard, Sharded, discard, remove, wake_all};
+use super::{MutexGuard, Shard, Sharded, discard, remove, wake_all};
 use crate::{fingerprint::Fingerprint, time::Timestamp};
 
 /// The queues of a limiter. Only requests that are charged exactly the same

@@ -20,9 +20,8 @@ use std::{
 };
 
 use super::{
-    super::shards::is_sparse,
-    rounds::Rounds,
-    waiters::{Rank, Waiter, Waiters},
+    super::is_sparse,
+    waiters::{Rank, Rounds, Waiter, Waiters},
 };
 
 /// Waiters and slots, both in order.
@@ -76,9 +75,6 @@ pub(in crate::limiter) enum SlotTime<S> {
 /// it has to outlive the lock.
 pub(super) type Left<T> = (T, Option<Waker>);
 
-/// Wakers to be woken when no lock is held.
-pub(super) type Called = Vec<Waker>;
-
 /// How many of the first waiters have exact timers. Each that leaves calls the
 /// next ones.
 const CALLED: usize = 4;
@@ -95,11 +91,11 @@ const REACHED: u32 = 64;
 
 /// A waiter waits at most so many times as long as first come, first served
 /// would have it: no tenant starves, however many come.
-pub(super) const LONGEST: u64 = 16;
+const LONGEST: u64 = 16;
 
 /// A tenant that has so many more waiters than a newcomer's tenant gives way to
 /// it even by a waiter that cannot be moved back: that one loses its slot.
-pub(super) const GREEDY: usize = 8;
+const GREEDY: usize = 8;
 
 /// How many of the last waiters are searched for one of a greedier tenant.
 const SEARCHED: usize = 16;
@@ -329,14 +325,15 @@ impl<S> SlotQueue<S> {
         surplus
     }
 
-    /// Calls the first waiters whose slots were moved up.
+    /// Returns the wakers of the first waiters whose slots were moved up, to be woken when no
+    /// lock is held.
     ///
     /// Some may not be polled: one that is due at `now` but has not left, or was
     /// called and has not looked, does not count as one of the first. Whether the
     /// others are polled is not known before they are due, so that those behind
     /// them are called as well; a few slots too late, so that one that leaves
     /// does not wake all of them.
-    pub(super) fn call(&mut self, now: u64) -> Called {
+    pub(super) fn call(&mut self, now: u64) -> Vec<Waker> {
         let mut called = self.rounds.as_mut().map(|rounds| mem::take(&mut rounds.dismissed)).unwrap_or_default();
         let mut exact = 0;
         let reach = mem::take(&mut self.reach).max(REACHED) as usize;

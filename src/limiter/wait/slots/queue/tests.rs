@@ -2,7 +2,7 @@ use std::collections::HashMap;
 
 use proptest::{collection::vec, prelude::*};
 
-use super::{super::rounds::KEPT, *};
+use super::{super::waiters::KEPT, *};
 
 const FOR_EVER: u64 = u64::MAX;
 
