@@ -49,10 +49,9 @@ use self::{admission::Decided, attempt::Purpose, conclude::at_local_share};
 pub(crate) use self::{
     admission::{Admission, Next},
     decide::CallerNeeds,
-    drive::Driving,
+    drive::{Driving, sleep_until},
     lease::Lease,
     upstream::{Feedback, Pause},
-    wait::timer::sleep_until,
 };
 pub use crate::observe::TopTenant;
 #[cfg(feature = "metrics")]

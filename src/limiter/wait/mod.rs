@@ -16,7 +16,6 @@
 
 pub(super) mod fifo;
 pub(super) mod slots;
-pub(super) mod timer;
 
 #[cfg(all(test, tower_ratelimit_loom))]
 #[path = "tests/interleavings.rs"]
