@@ -3,7 +3,7 @@
 use std::sync::{Arc, Once, OnceLock, atomic::AtomicBool};
 
 use super::{
-    adaptive_limit::keys::AdaptiveLimits,
+    adaptive_limit::limits::AdaptiveLimits,
     current::Current,
     first_requests::FirstRequests,
     observe::BackendMetrics,

@@ -7,10 +7,11 @@
 use std::sync::Arc;
 
 use super::{
+    adaptive_limit::limits::FoundLimits,
     admission::Step,
     attempt::{Attempt, Charges, longest_wait, rules},
     current::PolicySnapshot,
-    grant::{Decider, FoundLimits, Grant},
+    grant::{Decider, Grant},
     lease::Lease,
     observe::{self, RuleAndPriority},
     queue::{is_adaptive, longest_in_queue, rate_queues},

@@ -3,11 +3,7 @@
 //!
 //! Invariant: it names the limiter that has to take it back.
 
-use std::sync::Arc;
-
-use smallvec::SmallVec;
-
-use super::adaptive_limit::keys::KeyLimit;
+use super::adaptive_limit::limits::FoundLimits;
 use crate::backend::Receipt;
 
 /// What was charged, and by which limiter.
@@ -21,9 +17,6 @@ pub(super) struct Grant {
     /// The adaptive concurrency limits that learn how long the request takes.
     pub(super) limits: FoundLimits,
 }
-
-/// A request has one nearly always.
-pub(super) type FoundLimits = SmallVec<[Arc<KeyLimit>; 1]>;
 
 /// Which limiter a receipt belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,11 +12,12 @@
 use std::{slice, sync::Arc};
 
 use super::{
+    adaptive_limit::limits::FoundLimits,
     admission::{Decided, Next},
     attempt::{AttemptOptions, Purpose, rules},
     conclude::add_tiers,
     current::PolicySnapshot,
-    grant::{Decider, FoundLimits, Grant},
+    grant::{Decider, Grant},
     lease::{Lease, is_kept_by},
     observe,
     permit::Charged,

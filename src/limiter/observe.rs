@@ -20,7 +20,7 @@
 use std::{sync::OnceLock, time::Duration};
 
 use super::{
-    adaptive_limit::gradient::{LimitSummary, Window},
+    adaptive_limit::limits::{LimitSummary, Window},
     stats::Counters,
 };
 use crate::{

@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{
-    adaptive_limit::keys::AdaptiveLimits,
+    adaptive_limit::limits::AdaptiveLimits,
     current::Current,
     first_requests::FirstRequests,
     grant::Grant,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::{
-    super::{adaptive_limit::keys::KeyLimit, observe, queue::rate_queue, state::RateLimiter},
+    super::{adaptive_limit::limits::KeyLimit, observe, queue::rate_queue, state::RateLimiter},
     aimd::{KeyRate, Times},
     response::Feedback,
 };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{KNOWN_FOR, MOST_KEYS, SHARDS};
+use super::super::{KNOWN_FOR, MOST_KEYS, SHARDS};
 use crate::{Descriptor, Policy, Quota, RateLimiter, Rule, testing::ManualClock};
 
 fn limiter() -> (RateLimiter, ManualClock) {

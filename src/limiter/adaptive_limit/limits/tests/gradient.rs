@@ -7,7 +7,7 @@ use std::{
 
 use proptest::prelude::*;
 
-use super::{ENOUGH, FIRST_SHORTEST, GradientState, LONGEST, SHORTEST};
+use super::super::{ENOUGH, FIRST_SHORTEST, GradientState, LONGEST, SHORTEST};
 use crate::policy::LimitBounds;
 
 const BOUNDS: LimitBounds = LimitBounds { min: 10.0, max: 500.0, start: 20.0 };
@@ -27,7 +27,7 @@ impl Driven {
     /// A window in which all answers took `latency`, with so many in flight.
     fn window(&mut self, in_flight: u64, latency: u64) -> f64 {
         self.answers(in_flight, latency, SHORTEST / 50);
-        self.state.limit()
+        self.state.limit
     }
 
     /// The answers of a window, one each time that `passed` has passed.
@@ -60,7 +60,7 @@ impl Driven {
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within the bounds")]
 fn limit(state: &GradientState) -> u64 {
-    state.limit() as u64
+    state.limit as u64
 }
 
 #[test]
@@ -76,13 +76,13 @@ fn it_stays_while_it_is_not_used() {
     for _ in 0..100 {
         driven.window(10, 10 * MS);
     }
-    assert_eq!(driven.state.limit(), 20.0);
+    assert_eq!(driven.state.limit, 20.0);
 }
 
 #[test]
 fn it_is_at_most_five_times_the_peak() {
     let mut driven = Driven::new();
-    while driven.state.limit() < 400.0 {
+    while driven.state.limit < 400.0 {
         driven.window(500, 10 * MS);
     }
     assert_eq!(driven.window(7, 10 * MS), 35.0);
@@ -110,7 +110,7 @@ fn with_some_queue() -> Driven {
     for in_flight in [20, 30].into_iter().chain([33; 20]) {
         driven.window(in_flight, if in_flight == 33 { 12_500_000 } else { 10 * MS });
     }
-    assert_eq!(driven.state.limit(), 45.0);
+    assert_eq!(driven.state.limit, 45.0);
     driven
 }
 
@@ -127,17 +127,17 @@ fn it_stays_while_the_queue_is_neither_short_nor_long() {
 fn it_shrinks_at_such_a_queue_if_throughput_falls_as_in_flight_rises() {
     let mut driven = with_some_queue();
     driven.answers(45, 12_500_000, SHORTEST / 25);
-    assert!(driven.state.limit() < 45.0, "{:?}", driven.state);
+    assert!(driven.state.limit < 45.0, "{:?}", driven.state);
 }
 
 /// One answer in 50 that takes a thousand times longer counts for ten: it must not decide.
 #[test]
 fn one_request_that_hangs_does_not_shrink_it() {
     let mut driven = Driven::new();
-    while driven.state.limit() < 200.0 {
+    while driven.state.limit < 200.0 {
         driven.window(500, 10 * MS);
     }
-    let before = driven.state.limit();
+    let before = driven.state.limit;
     let most = limit(&driven.state);
     driven.state.admitted(1, most, most);
     driven.now += MS;
@@ -161,7 +161,7 @@ fn a_window_without_admissions_leaves_the_limit() {
         driven.now += SHORTEST / 50;
         driven.state.answered(MS, driven.now);
     }
-    assert_eq!(driven.state.limit(), BOUNDS.start);
+    assert_eq!(driven.state.limit, BOUNDS.start);
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn windows_are_short_until_it_first_shrinks() {
 #[test]
 fn a_window_has_two_answers_for_each_in_flight() {
     let mut driven = Driven::new();
-    while driven.state.limit() < 200.0 {
+    while driven.state.limit < 200.0 {
         driven.window(500, 10 * MS);
     }
     assert_eq!(driven.answers(200, 10 * MS, FIRST_SHORTEST / 100), 400);
@@ -260,7 +260,7 @@ fn bimodal_latency_is_no_queue() {
         let latency = if answer % 10 == answer / 500 { 155 * MS } else { 5 * MS };
         driven.state.answered(latency, driven.now);
     }
-    assert_eq!(driven.state.limit(), 95.0, "five times what was in flight");
+    assert_eq!(driven.state.limit, 95.0, "five times what was in flight");
     assert!((19e6..21e6).contains(&driven.state.summary().baseline), "{:?}", driven.state);
 }
 
@@ -303,7 +303,7 @@ fn pool(state: &mut GradientState, workers: usize, takes: fn(f64) -> u64, reques
         while let Some(entry) = in_flight.first_entry().filter(|entry| entry.key().0 <= now) {
             let ((end, _), sent) = entry.remove_entry();
             if state.answered(end - sent, end).is_some() {
-                seen.push(state.limit());
+                seen.push(state.limit);
             }
         }
         let most = limit(state);
@@ -376,7 +376,7 @@ proptest! {
             now = if is_set_back { passed } else { now.saturating_add(passed % (2 * SHORTEST)) };
             state.admitted(1, in_flight, limit(&state));
             state.answered(latency, now);
-            let limit = state.limit();
+            let limit = state.limit;
             prop_assert!((min..=max).contains(&limit), "{} of {} to {}", limit, min, max);
             let baseline = state.summary().baseline;
             prop_assert!(baseline >= 0.0 && baseline.is_finite());

@@ -1,0 +1,3 @@
+mod gradient;
+#[cfg(feature = "test-util")]
+mod keys;
