@@ -22,7 +22,7 @@ use super::{
     grant::{Decider, Grant},
     observe,
     state::RateLimiter,
-    upstream::{Feedback, Postponement, Times},
+    upstream::Postponement,
 };
 use crate::{
     backend::{Backend, Charge, Outcome, OutcomeKind, Receipt, Settlement},
@@ -269,15 +269,6 @@ impl Lease {
     /// When the request was sent.
     pub(super) fn sent(&self) -> Timestamp {
         self.put_off.map_or(self.receipt().at(), |put_off| put_off.at)
-    }
-
-    /// Reports the upstream's response to the adaptive rates of rules that it concerns.
-    pub(super) fn report_answer(&self, feedback: Feedback, concerns: impl Fn(&Charge<'_>) -> bool) {
-        let adapts = |charge: &Charge<'_>| charge.rule.ladder.is_some() && concerns(charge);
-        let charges: Charges<'_> = self.receipt().charges().filter(adapts).collect();
-        let decided = self.receipt().decided();
-        let decided = self.put_off.map_or(decided, |put_off| put_off.claimed.max(decided));
-        self.limiter.learn(&charges, Times { decided, sent: self.sent() }, feedback);
     }
 
     /// The units of the rules that follow their upstream, and what the request stated in each.

@@ -51,28 +51,21 @@ impl RateLimiter {
     /// ```
     #[must_use]
     pub fn adaptive_limits(&self, descriptor: &Descriptor<'_>) -> Vec<AdaptiveLimitStatus> {
-        let now = self.now();
-        let mut found = Vec::new();
-        self.with_charges(
-            descriptor,
-            |rule| rule.limits.is_some(),
-            |charges| {
-                found.extend(charges.iter().filter_map(|charge| {
-                    let steps = steps_of(charge)?;
-                    let found = self.inner.adaptive_limits.of(charge, steps, now);
-                    let charge = charge.unreserved().at_step(found.step(steps));
-                    let limit = charge.tiers().first()?.quota().limit();
-                    let Decide::Now(Ok(outcome)) =
-                        self.inner.backend.peek(&Request::new(&[charge], now, Duration::ZERO))
-                    else {
-                        return None;
-                    };
-                    let in_flight = limit.saturating_sub(outcome.tiers.first()?.remaining);
-                    Some(AdaptiveLimitStatus { rule: charge.rule.id, limit, in_flight, state: found.summary() })
-                }));
-            },
-        );
-        found
+        let (now, backend) = (self.now(), &self.inner.backend);
+        self.with_charges(descriptor, |charges| {
+            let found = charges.iter().filter_map(|charge| {
+                let steps = steps_of(charge)?;
+                let found = self.inner.adaptive_limits.of(charge, steps, now);
+                let charge = charge.unreserved().at_step(found.step(steps));
+                let limit = charge.tiers().first()?.quota().limit();
+                let Decide::Now(Ok(outcome)) = backend.peek(&Request::new(&[charge], now, Duration::ZERO)) else {
+                    return None;
+                };
+                let in_flight = limit.saturating_sub(outcome.tiers.first()?.remaining);
+                Some(AdaptiveLimitStatus { rule: charge.rule.id, limit, in_flight, state: found.summary() })
+            });
+            found.collect()
+        })
     }
 
     /// These charges were admitted, and left their tiers so. Returns the limits that learn

@@ -122,14 +122,14 @@ impl UpstreamKeys {
     }
 
     /// Starts a cooldown, or extends the one that there is.
-    pub(in crate::limiter) fn start(&self, key: u128, until: u64, now: u64) {
+    pub(super) fn start(&self, key: u128, until: u64, now: u64) {
         self.change(key, Timestamp::from_nanos(now), |controller| controller.until = controller.until.max(until));
     }
 
     /// Starts a cooldown that another instance reports. Changes nothing where
     /// the key cools down for as long already: an instance receives its own
     /// reports too.
-    pub(in crate::limiter) fn start_reported(&self, key: u128, time: Duration, now: Timestamp) {
+    pub(super) fn start_reported(&self, key: u128, time: Duration, now: Timestamp) {
         let asked = now.saturating_add(time).as_nanos();
         if self.lock().get(&key).is_none_or(|controller| controller.until < asked) {
             self.start(key, end(now, time, MOST_JITTER), now.as_nanos());
@@ -160,7 +160,7 @@ impl UpstreamKeys {
     }
 
     /// Whether the cooldowns of all charges' keys end at `until`.
-    pub(in crate::limiter) fn all_end_at(&self, charges: &[Charge<'_>], until: Timestamp) -> bool {
+    pub(super) fn all_end_at(&self, charges: &[Charge<'_>], until: Timestamp) -> bool {
         let keys = self.lock();
         let ends = |key: u128| keys.get(&key).is_some_and(|controller| controller.until == until.as_nanos());
         charges.iter().all(|charge| ends(charge.fingerprint()))
@@ -327,7 +327,7 @@ fn next_of(keys: &Keys, charges: &[Charge<'_>], now: Timestamp) -> Option<Timest
 /// When a cooldown of that time ends: put off at random, by up to a quarter and
 /// at most `most_jitter`, so that the instances of a fleet do not all resume at
 /// once.
-pub(in crate::limiter) fn end(now: Timestamp, time: Duration, most_jitter: u64) -> u64 {
+pub(super) fn end(now: Timestamp, time: Duration, most_jitter: u64) -> u64 {
     let time = nanos(time);
     now.as_nanos().saturating_add(time).saturating_add(draw((time / 4).min(most_jitter)))
 }

@@ -20,9 +20,9 @@ fn a_cooldown_that_one_request_slept_through_is_over_for_all() {
     let call = Descriptor::new("/");
     let cooldowns = &limiter.inner.cooldowns;
     limiter.cool_down(&call, Duration::from_secs(100));
-    let until = limiter.with_charges(&call, |_| true, |charges| cooldowns.until(charges, limiter.now())).unwrap();
+    let until = limiter.with_charges(&call, |charges| cooldowns.until(charges, limiter.now())).unwrap();
     cooldowns.start(1, 50, 0);
-    let ends = |until| limiter.with_charges(&call, |_| true, |charges| cooldowns.slept_out(charges, until));
+    let ends = |until| limiter.with_charges(&call, |charges| cooldowns.slept_out(charges, until));
     // It lasts longer than the request slept.
     ends(Timestamp::from_nanos(until.as_nanos() - 1));
     assert!(limiter.cooldown(&call).is_some());
@@ -89,7 +89,7 @@ impl Paced {
 
     fn with<R>(&self, run: impl FnOnce(&UpstreamKeys, &[Charge<'_>]) -> R) -> R {
         let cooldowns = &self.limiter.inner.cooldowns;
-        self.limiter.with_charges(&Descriptor::new("/"), |_| true, |charges| run(cooldowns, charges))
+        self.limiter.with_charges(&Descriptor::new("/"), |charges| run(cooldowns, charges))
     }
 
     fn change(&self, millis: u64, change: impl FnOnce(&mut ResumeSchedule)) {
