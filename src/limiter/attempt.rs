@@ -12,10 +12,9 @@ use smallvec::SmallVec;
 
 use super::{
     current::PolicySnapshot,
-    grant::Grant,
     lease::is_kept_by,
     observe::RuleAndPriority,
-    state::RateLimiter,
+    state::{Grant, RateLimiter},
     wait::{WaiterGrant, slots::LockedQueue},
 };
 use crate::{

@@ -20,8 +20,8 @@ use super::{
     attempt::{Attempt, AttemptOptions, Charges, Purpose},
     current::PolicySnapshot,
     drive::Driving,
-    grant::Decider,
     lease::{Added, Lease},
+    state::Decider,
 };
 use crate::{
     backend::{Charge, OwnedCharge},

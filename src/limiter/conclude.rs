@@ -11,12 +11,11 @@ use super::{
     admission::Step,
     attempt::{Attempt, Charges, longest_wait, rules},
     current::PolicySnapshot,
-    grant::{Decider, Grant},
     lease::Lease,
     observe::{self, RuleAndPriority},
     queue::{is_adaptive, longest_in_queue, rate_queues},
     reservation::Reservation,
-    state::RateLimiter,
+    state::{Decider, Grant, RateLimiter},
     wait::slots::Newcomer,
 };
 use crate::{

@@ -15,13 +15,12 @@ use super::{
     conclude::conclude,
     current::PolicySnapshot,
     fallback::fall_back,
-    grant::Decider,
     immediate::Immediate,
     lease::Lease,
     observe,
     queue::longest_in_queue,
     shadow::ask_shadows,
-    state::RateLimiter,
+    state::{Decider, RateLimiter},
 };
 use crate::{
     backend::{Charge, Decide, Outcome, OutcomeKind},

@@ -23,10 +23,10 @@ use tokio::{runtime::Handle, time::Sleep};
 use super::{
     admission::{Admission, Event, Step, counts_from_arrival},
     conclude::state_status,
-    grant::{Decider, Grant},
     lease::Lease,
     observe::{self, RuleAndPriority},
     shadow::poll_replies,
+    state::{Decider, Grant},
     wait::{fifo::QueueEntry, slots::SlotTime},
 };
 use crate::{

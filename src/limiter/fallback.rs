@@ -9,9 +9,9 @@ use super::{
     admission::Step,
     attempt::{Attempt, Charges, rules},
     conclude::{at_local_share, conclude},
-    grant::{Decider, Grant},
     lease::Lease,
     observe,
+    state::{Decider, Grant},
     wait::WaiterGrant,
 };
 use crate::{

@@ -17,11 +17,10 @@ use super::{
     attempt::{AttemptOptions, Purpose, rules},
     conclude::add_tiers,
     current::PolicySnapshot,
-    grant::{Decider, Grant},
     lease::{Lease, is_kept_by},
     observe,
     permit::Charged,
-    state::RateLimiter,
+    state::{Decider, Grant, RateLimiter},
 };
 use crate::{
     algorithm::QuotaStatus,

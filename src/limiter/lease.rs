@@ -19,9 +19,8 @@ use http::StatusCode;
 use smallvec::SmallVec;
 
 use super::{
-    grant::{Decider, Grant},
     observe,
-    state::RateLimiter,
+    state::{Decider, Grant, RateLimiter},
     upstream::Postponement,
 };
 use crate::{

@@ -6,7 +6,6 @@
 mod adaptive_limit;
 mod admission;
 mod attempt;
-mod builder;
 mod charge_more;
 mod conclude;
 mod current;
@@ -15,7 +14,6 @@ mod drive;
 mod explain;
 mod fallback;
 mod first_requests;
-mod grant;
 mod immediate;
 mod lease;
 mod observe;
@@ -42,8 +40,12 @@ use futures_util::future::ready;
 #[cfg(feature = "admin")]
 pub(crate) use self::explain::words;
 pub use self::{
-    adaptive_limit::AdaptiveLimitStatus, builder::RateLimiterBuilder, explain::Explanation, permit::Permit,
-    state::RateLimiter, stats::Stats, upstream::AdaptiveRateStatus,
+    adaptive_limit::AdaptiveLimitStatus,
+    explain::Explanation,
+    permit::Permit,
+    state::{RateLimiter, RateLimiterBuilder},
+    stats::Stats,
+    upstream::AdaptiveRateStatus,
 };
 use self::{admission::Decided, attempt::Purpose, conclude::at_local_share};
 pub(crate) use self::{
@@ -66,20 +68,6 @@ use crate::{
 };
 
 impl RateLimiter {
-    /// A limiter in this process, on the system's clock.
-    ///
-    /// # Errors
-    ///
-    /// If the policy is invalid: names the rule, the key and the value.
-    pub fn new(policy: impl Into<Policy>) -> Result<Self, ConfigError> {
-        Self::builder().policy(policy).build()
-    }
-
-    /// Builds a limiter with another backend, clock or waiter limit.
-    pub fn builder() -> RateLimiterBuilder {
-        RateLimiterBuilder::new()
-    }
-
     /// Decides a request, and charges it if all rules that apply admit it.
     /// Never waits for a slot.
     ///

@@ -13,9 +13,8 @@ use http::StatusCode;
 use smallvec::SmallVec;
 
 use super::{
-    grant::{Decider, Grant},
     lease::Lease,
-    state::RateLimiter,
+    state::{Decider, Grant, RateLimiter},
     upstream::Feedback,
 };
 use crate::{

@@ -19,9 +19,8 @@ use smallvec::SmallVec;
 
 use super::{
     attempt::{Attempt, Charges, longest_wait},
-    grant::{Decider, Grant},
     lease::Lease,
-    state::RateLimiter,
+    state::{Decider, Grant, RateLimiter},
     wait::slots::{Newcomer, SlotEntry, SlotOwner, SlotTime},
 };
 use crate::{
