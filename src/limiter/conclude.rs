@@ -71,7 +71,8 @@ pub(super) fn conclude(
     };
     if !charges.is_empty() && !attempt.options.counted {
         attempt.record(rules(charges), result, decision);
-        attempt.limiter.count_units(attempt.snapshot.counters, charges, decision, attempt.now);
+        let top = attempt.limiter.inner.top.as_deref();
+        observe::count_units(top, attempt.snapshot.counters, charges, decision, attempt.now);
     }
     step
 }
@@ -250,7 +251,7 @@ impl Attempt<'_> {
     pub(super) fn record_rejection(&self, charges: &[Charge<'_>], decision: &Decision) {
         self.record(rules(charges), RequestResult::Rejected, decision);
         if !self.options.peeks() {
-            self.limiter.count_rejection(charges, decision, self.now);
+            observe::count_rejection(self.limiter.inner.top.as_deref(), charges, decision, self.now);
         }
     }
 

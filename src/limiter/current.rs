@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use super::stats::{Counters, Totals};
+use super::observe::{Counters, Totals};
 use crate::{policy::CompiledPolicy, sync::lock, time::Timestamp};
 
 /// The policy in force, and the counters of each thread.
@@ -78,19 +78,18 @@ impl Current {
     }
 
     pub(super) fn set(&self, policy: CompiledPolicy) {
-        let policy = Arc::new(policy);
-        let mut current = self.policy.write().unwrap_or_else(PoisonError::into_inner);
-        let old = std::mem::replace(&mut *current, policy);
-        self.version.fetch_add(1, Ordering::Release);
-        drop(current);
-        drop(old);
+        self.set_if(policy, |_| true);
     }
 
     /// Takes another form of the policy, unless it was replaced meanwhile.
     pub(super) fn replace(&self, old: &Arc<CompiledPolicy>, policy: CompiledPolicy) {
+        self.set_if(policy, |current| Arc::ptr_eq(current, old));
+    }
+
+    fn set_if(&self, policy: CompiledPolicy, is_expected: impl FnOnce(&Arc<CompiledPolicy>) -> bool) {
         let policy = Arc::new(policy);
         let mut current = self.policy.write().unwrap_or_else(PoisonError::into_inner);
-        if Arc::ptr_eq(&current, old) {
+        if is_expected(&current) {
             let old = std::mem::replace(&mut *current, policy);
             self.version.fetch_add(1, Ordering::Release);
             drop(current);

@@ -129,7 +129,7 @@ impl<'a> Immediate<'a> {
             decision.admit(now, 0);
         }
         observe::record(snapshot.counters, rules(charges), RequestResult::Allowed, decision, now);
-        limiter.count_units(snapshot.counters, charges, decision, now);
+        observe::count_units(limiter.inner.top.as_deref(), snapshot.counters, charges, decision, now);
         if lease.is_none() && options.acquires() {
             decided.charged = Some(Charged::new(limiter, snapshot.policy, charges, &states.0));
         }

@@ -11,40 +11,35 @@ mod conclude;
 mod current;
 mod decide;
 mod drive;
-mod explain;
 mod fallback;
 mod first_requests;
 mod immediate;
+mod inspect;
 mod lease;
 mod observe;
-mod overrides;
 mod permit;
 mod queue;
+mod replace;
 mod reservation;
 mod shadow;
 mod state;
-mod stats;
-#[cfg(feature = "admin")]
-mod status;
-mod top;
 mod upstream;
 mod wait;
 
 #[cfg(test)]
 mod tests;
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use futures_util::future::ready;
 
 #[cfg(feature = "admin")]
-pub(crate) use self::explain::words;
+pub(crate) use self::inspect::words;
 pub use self::{
     adaptive_limit::AdaptiveLimitStatus,
-    explain::Explanation,
+    inspect::{Explanation, Stats},
     permit::Permit,
     state::{RateLimiter, RateLimiterBuilder},
-    stats::Stats,
     upstream::AdaptiveRateStatus,
 };
 use self::{admission::Decided, attempt::Purpose, conclude::at_local_share};
@@ -62,9 +57,8 @@ use crate::{
     backend::Backend,
     decision::{Decision, RateLimited, RateLimitedKind},
     descriptor::Descriptor,
-    error::{BackendError, BackendErrorKind, ConfigError},
-    observe::TopTenants,
-    policy::{CompiledPolicy, Policy, Resolved},
+    error::{BackendError, BackendErrorKind},
+    policy::Resolved,
 };
 
 impl RateLimiter {
@@ -272,43 +266,6 @@ impl RateLimiter {
         Ok(forgotten)
     }
 
-    /// Replaces the policy, at once and for all clones.
-    ///
-    /// Each key keeps what it has *used* of a tier if the rule's id, the
-    /// algorithm and the window stay the same; limits, bursts and all else may
-    /// change. Rule ids are kept in memory as long as the process lives, so
-    /// change what a rule contains rather than its id.
-    ///
-    /// An adaptive rate ([`Rule::adaptive_rate`](crate::Rule::adaptive_rate)) stays, within the
-    /// new floor and ceiling.
-    ///
-    /// What is charged already is settled and refunded under the policy that
-    /// charged it.
-    ///
-    /// Waiters keep the slots that they have reserved, and a raised limit counts
-    /// them. The exception is a token bucket whose burst is raised by `n` units:
-    /// it counts these slots as used at once, so at most `n` of them may come in
-    /// addition to the new limit.
-    ///
-    /// Requests in a wait queue are decided again, in order and by the new
-    /// limits, if every rule that they wait for stays comparable: enabled, in
-    /// shadow mode or not as before, with the same paths, routes, methods and
-    /// dimensions, and with plans and tenants of the same names. Otherwise the
-    /// policy that decided them before still decides them. No request overtakes
-    /// them meanwhile. The same holds for requests that wait for the end of a
-    /// [cooldown](Self::cool_down).
-    ///
-    /// # Errors
-    ///
-    /// If the policy is invalid; then the old one stays in force.
-    pub fn set_policy(&self, policy: impl Into<Policy>) -> Result<(), ConfigError> {
-        self.install(CompiledPolicy::new(policy.into())?);
-        self.inner.first_requests.restart(&self.policy());
-        self.inner.queues.call_all();
-        self.check_policy();
-        Ok(())
-    }
-
     /// Gives back what the backend has reserved ahead for this instance, and
     /// reports what it has not reported yet. Call it before the process stops, once
     /// no more requests arrive: what it would have reserved is then free for other
@@ -329,54 +286,5 @@ impl RateLimiter {
     /// ```
     pub async fn drain(&self) {
         self.inner.backend.drain(self.now()).await;
-    }
-
-    /// The policy in force.
-    #[must_use]
-    pub fn policy(&self) -> Arc<Policy> {
-        Arc::clone(&self.inner.current.policy().policy)
-    }
-
-    /// The decisions since the limiter was built, and its current state. Sums up
-    /// the counters of all threads: for a status page, not for a hot path.
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        let fallback = self.inner.fallback.get().map(|engine| engine.usage()).unwrap_or_default();
-        Stats {
-            waiting: self.inner.waiters.waiting(),
-            permits: self.inner.permits.value(),
-            fallback,
-            ..Stats::new(&self.inner.current.totals(), self.inner.backend.usage())
-        }
-    }
-
-    /// For each rule of the policy in force, the `n` tenants that used most units, the `n`
-    /// with most rejections, and of those that are counted, the `n` with least left: up to
-    /// `3 * n`, those with most units first. Empty unless
-    /// [`top_tenants`](RateLimiterBuilder::top_tenants) asked for it.
-    ///
-    /// Rules count here whose counters differ by tenant or another key, and `fair` ones. Units are
-    /// those charged in advance: what is settled, refunded or
-    /// added afterwards is left out. Each rejection counts, and of admitted requests
-    /// all, until a thread has decided 512 in a minute; then fewer and fewer, down to one of 128,
-    /// by their cost.
-    ///
-    /// ```
-    /// use tower_ratelimit::{Descriptor, Quota, RateLimiter};
-    ///
-    /// let limiter = RateLimiter::builder().policy(Quota::per_hour(2)).top_tenants(256).build()?;
-    /// for tenant in ["acme", "initech", "initech", "initech"] {
-    ///     let _ = limiter.try_check(&Descriptor::new("/").tenant(tenant));
-    /// }
-    /// let top = limiter.top(1);
-    /// assert_eq!((top[0].units, top[0].rejections, top[0].least_remaining), (2, 1, 0.0));
-    /// assert_eq!(top[0].tenant.as_ref().unwrap().id().to_string(), "initech");
-    /// # Ok::<_, tower_ratelimit::ConfigError>(())
-    /// ```
-    #[must_use]
-    pub fn top(&self, n: usize) -> Vec<TopTenant> {
-        let (policy, now) = (self.inner.current.policy(), self.now());
-        let of_rule = |top| policy.rules.iter().flat_map(move |rule| TopTenants::of_rule(top, rule.id, n, now));
-        self.inner.top.as_deref().into_iter().flat_map(of_rule).collect()
     }
 }

@@ -1,5 +1,5 @@
-//! Counts decisions and reports them to operators: logs and metrics. Without
-//! the features `tracing` and `metrics` it only counts.
+//! Counts decisions and reports them to operators: logs, metrics, and the tenants that use
+//! most. Without the features `tracing` and `metrics` it only counts. It decides nothing.
 //!
 //! A rejection is logged for the first of its rules that rejected, by [`record`]. A
 //! request that is shed, or that loses its slot, has no such event: it is counted.
@@ -17,24 +17,57 @@
     )
 )]
 
-use std::{sync::OnceLock, time::Duration};
-
-use super::{
-    adaptive_limit::limits::{LimitSummary, Window},
-    stats::Counters,
+use std::{
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
+
+use super::adaptive_limit::limits::{LimitSummary, Window};
 use crate::{
     backend::Charge,
-    decision::{Decision, RateLimitedKind},
+    decision::{Decision, RateLimitedKind, TierStatus},
     descriptor::Priority,
     error::{BackendError, BackendErrorKind, ConfigError},
     observe::{
-        Mistake, Reported, RequestResult, RuleReports,
+        Measure, Mistake, Reported, RequestResult, RuleReports, Sampler, TopTenants,
         facade::{metrics, tracing},
+        minute,
     },
     policy::{CompiledRule, Policy},
     time::Timestamp,
 };
+
+/// One count for each [`RequestResult`]. Written by one thread only, read by any.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(super) struct Counters {
+    results: [AtomicU64; RequestResult::COUNT],
+    pub(super) sampler: Sampler,
+}
+
+impl Counters {
+    /// No other thread writes, so no locked instruction is needed.
+    #[inline]
+    pub(super) fn count(&self, event: RequestResult) {
+        let counter = &self.results[event as usize];
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// All that this thread has decided.
+    pub(super) fn decisions(&self) -> u64 {
+        self.results.iter().fold(0, |sum, counter| sum.wrapping_add(counter.load(Ordering::Relaxed)))
+    }
+
+    pub(super) fn add_to(&self, totals: &mut Totals) {
+        totals.iter_mut().zip(&self.results).for_each(|(total, counter)| *total += counter.load(Ordering::Relaxed));
+    }
+}
+
+/// Sums of [`Counters`].
+pub(super) type Totals = [u64; RequestResult::COUNT];
 
 /// A rule that a request is counted for, and how much the request matters under it.
 pub(super) type RuleAndPriority<'a> = (&'a CompiledRule, Priority);
@@ -242,4 +275,79 @@ pub(super) fn upstream_rejected(rule: &CompiledRule, rate: Option<f64>) {
     if let Some(rate) = rate {
         tracing::debug!(rule = &**rule.id, rate, "an upstream rejected a request: the adaptive rate was lowered");
     }
+}
+
+/// Tells the top tenants, if the limiter has them, that these charges were admitted by a
+/// decision that has their tiers.
+#[inline]
+pub(super) fn count_units(
+    top: Option<&TopTenants>,
+    counters: &Counters,
+    charges: &[Charge<'_>],
+    decision: &Decision,
+    now: Timestamp,
+) {
+    if let Some(top) = top
+        && counters.sampler.is_due(size(charges))
+    {
+        count_sampled(top, counters, charges, decision, now);
+    }
+}
+
+/// Tells them that a request with these charges was rejected: by the rules whose tiers are
+/// violated, or by all of them together.
+#[inline]
+pub(super) fn count_rejection(top: Option<&TopTenants>, charges: &[Charge<'_>], decision: &Decision, now: Timestamp) {
+    let Some(top) = top else { return };
+    let is_by_all = decision.tiers().iter().all(|tier| !tier.violated);
+    for (charge, tiers) in with_tiers(charges, decision) {
+        if is_by_all || tiers.iter().any(|tier| tier.violated) {
+            count(top, charge, (Measure::Rejections, 1), tiers, now);
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn count_sampled(top: &TopTenants, counters: &Counters, charges: &[Charge<'_>], decision: &Decision, now: Timestamp) {
+    let size = size(charges);
+    let charged = counters.sampler.take(size, counters.decisions(), minute(now));
+    for (charge, tiers) in with_tiers(charges, decision) {
+        let own = u128::from(charged) * u128::from(charge.cost) / u128::from(size);
+        let own = u64::try_from(own).unwrap_or(u64::MAX);
+        count(top, charge, (Measure::Units, own), tiers, now);
+    }
+}
+
+/// By how much a request counts when samples are drawn: the cost under its first rule. A sum over
+/// all rules would take longer, and each is estimated without bias by any such size.
+#[inline]
+fn size(charges: &[Charge<'_>]) -> u64 {
+    charges.first().map_or(1, |charge| charge.cost.max(1))
+}
+
+/// Each charge with the status of its tiers, where they are known.
+fn with_tiers<'c>(
+    charges: &'c [Charge<'c>],
+    decision: &'c Decision,
+) -> impl Iterator<Item = (&'c Charge<'c>, &'c [TierStatus])> {
+    let mut tiers = decision.tiers();
+    charges.iter().map(move |charge| {
+        let (own, others) = tiers.split_at(charge.tiers().len().min(tiers.len()));
+        tiers = others;
+        (charge, own)
+    })
+}
+
+/// Of a rule whose counter all callers share, there are no tenants to tell apart.
+fn count(top: &TopTenants, charge: &Charge<'_>, amount: (Measure, u64), tiers: &[TierStatus], now: Timestamp) {
+    if amount.1 == 0 || !charge.rule.is_per_tenant() && !charge.rule.options.fair {
+        return;
+    }
+    #[allow(clippy::cast_precision_loss, reason = "a part")]
+    let parts = tiers.iter().map(|tier| {
+        let capacity = tier.quota.capacity().max(1);
+        tier.remaining.min(capacity) as f64 / capacity as f64
+    });
+    top.count((charge.rule.id, charge.tenant), amount, parts.fold(1.0, f64::min), now);
 }

@@ -69,9 +69,10 @@ impl Attempt<'_> {
         if !options.peeks() {
             observe::shadow(snapshot.counters, charge, path, &own, now);
             let charges = slice::from_ref(charge);
+            let top = limiter.inner.top.as_deref();
             match own.is_allowed() {
-                true => limiter.count_units(snapshot.counters, charges, &own, now),
-                false => limiter.count_rejection(charges, &own, now),
+                true => observe::count_units(top, snapshot.counters, charges, &own, now),
+                false => observe::count_rejection(top, charges, &own, now),
             }
         }
         decision.add_shadow(own);

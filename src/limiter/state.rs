@@ -16,7 +16,7 @@ use super::{
     adaptive_limit::limits::{AdaptiveLimits, FoundLimits},
     current::Current,
     first_requests::FirstRequests,
-    observe::{self, BackendMetrics},
+    observe::BackendMetrics,
     upstream::keys::UpstreamKeys,
     wait::{Limits, WaiterLimit, fifo::WaitQueues, slots::SlotQueues},
 };
@@ -27,9 +27,9 @@ use crate::{
     },
     descriptor::Descriptor,
     error::ConfigError,
-    observe::{Gauge, TopTenants, log_ignored_level},
+    observe::{Gauge, TopTenants},
     overload::Shedder,
-    policy::{CompiledPolicy, CompiledRule, Consistency, Policy, Rule},
+    policy::{CompiledPolicy, CompiledRule, Policy},
     time::{Clock, SystemClock, Timestamp},
 };
 
@@ -199,31 +199,6 @@ impl RateLimiter {
     /// The time on the limiter's clock.
     pub(crate) fn now(&self) -> Timestamp {
         self.inner.clock.now()
-    }
-
-    /// Reports what can never act in the policy that is now in force. Logs once if it
-    /// asks for a consistency level that the backend ignores.
-    pub(super) fn check_policy(&self) {
-        let policy = self.policy();
-        observe::without_effect(&policy);
-        let is_leveled = |rule: &&Rule| rule.enabled && rule.consistency != Consistency::Exact;
-        if let Some(rule) = policy.rules.iter().find(is_leveled)
-            && !self.inner.backend.extension().is_some_and(Extension::honors_consistency)
-        {
-            self.inner.ignored_levels.call_once(|| log_ignored_level(&rule.id, rule.consistency.as_str()));
-        }
-    }
-
-    /// Divides the limits of the fallback limiter among the instances that the backend
-    /// sees now: from the next request on.
-    pub(super) fn follow_instances(&self, policy: &Arc<CompiledPolicy>) {
-        let Some(divided_by) = policy.divided_by else { return };
-        let instances = self.inner.backend.extension().map_or(1, Extension::instances).max(1);
-        if instances != divided_by
-            && let Ok(divided) = policy.divided_by(instances)
-        {
-            self.inner.current.replace(policy, divided);
-        }
     }
 
     /// The limiter that decides in place of a backend that fails.

@@ -1,20 +1,84 @@
-//! What a policy does with a request, for a person who asks why: [`RateLimiter::explain`].
+//! What a limiter shows of itself: its counts ([`Stats`]), its [top](RateLimiter::top)
+//! tenants, what it does with a request ([`RateLimiter::explain`]), and what an operators' page
+//! needs beside them.
 //!
-//! It decides nothing: the policy says which rules apply, [`RateLimiter::peek`] what is
-//! left. Invariant: nothing is charged, and no metric counts it.
+//! It decides nothing: the policy says which rules apply, [`RateLimiter::peek`] what is left.
+//! Invariant: it only reads. Nothing is charged, and no metric counts it.
 
 use std::fmt;
+#[cfg(feature = "admin")]
+use std::sync::Arc;
 
-use super::RateLimiter;
+#[cfg(feature = "admin")]
+use super::current::Replacements;
+use super::state::RateLimiter;
 use crate::{
+    backend::{Backend, Usage},
     decision::{Decision, TierStatus},
     descriptor::Descriptor,
+    observe::{RequestResult, TopTenant, TopTenants},
     policy::RuleExplanation,
     quota::{Algorithm, Quota},
     time::{in_one_unit, nanos},
 };
+#[cfg(feature = "admin")]
+use crate::{overload::Readings, policy::CompiledPolicy};
 
 impl RateLimiter {
+    /// The decisions since the limiter was built, and its current state. Sums up
+    /// the counters of all threads: for a status page, not for a hot path.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let Self { inner } = self;
+        let totals = inner.current.totals();
+        let count = |result: RequestResult| totals[result as usize];
+        Stats {
+            allowed: count(RequestResult::Allowed),
+            delayed: count(RequestResult::Delayed),
+            rejected: count(RequestResult::Rejected),
+            shadow_allowed: count(RequestResult::ShadowAllowed),
+            shadow_rejected: count(RequestResult::ShadowRejected),
+            failed_open: count(RequestResult::FailedOpen),
+            failed_closed: count(RequestResult::FailedClosed),
+            failed_local: count(RequestResult::FailedLocal),
+            shed: count(RequestResult::Shed),
+            waiting: inner.waiters.waiting(),
+            permits: inner.permits.value(),
+            backend: inner.backend.usage(),
+            fallback: inner.fallback.get().map(|engine| engine.usage()).unwrap_or_default(),
+        }
+    }
+
+    /// For each rule of the policy in force, the `n` tenants that used most units, the `n`
+    /// with most rejections, and of those that are counted, the `n` with least left: up to
+    /// `3 * n`, those with most units first. Empty unless
+    /// [`top_tenants`](RateLimiterBuilder::top_tenants) asked for it.
+    ///
+    /// Rules count here whose counters differ by tenant or another key, and `fair` ones. Units are
+    /// those charged in advance: what is settled, refunded or
+    /// added afterwards is left out. Each rejection counts, and of admitted requests
+    /// all, until a thread has decided 512 in a minute; then fewer and fewer, down to one of 128,
+    /// by their cost.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Descriptor, Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::builder().policy(Quota::per_hour(2)).top_tenants(256).build()?;
+    /// for tenant in ["acme", "initech", "initech", "initech"] {
+    ///     let _ = limiter.try_check(&Descriptor::new("/").tenant(tenant));
+    /// }
+    /// let top = limiter.top(1);
+    /// assert_eq!((top[0].units, top[0].rejections, top[0].least_remaining), (2, 1, 0.0));
+    /// assert_eq!(top[0].tenant.as_ref().unwrap().id().to_string(), "initech");
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn top(&self, n: usize) -> Vec<TopTenant> {
+        let (policy, now) = (self.inner.current.policy(), self.now());
+        let of_rule = |top| policy.rules.iter().flat_map(move |rule| TopTenants::of_rule(top, rule.id, n, now));
+        self.inner.top.as_deref().into_iter().flat_map(of_rule).collect()
+    }
+
     /// Which rules apply to a request and why the others do not, where their tiers come
     /// from, and what each counter has left. Charges nothing: see [`peek`](Self::peek).
     ///
@@ -46,6 +110,101 @@ impl RateLimiter {
         let policy = self.inner.current.policy();
         let policy = self.without_expired(&policy, self.now()).unwrap_or(policy);
         Explanation { rules: policy.explain(descriptor), decision: self.peek(descriptor).await }
+    }
+}
+
+/// For a page for operators.
+#[cfg(feature = "admin")]
+impl RateLimiter {
+    /// The policy in force, and how it came to be.
+    pub(crate) fn in_force(&self) -> (Arc<CompiledPolicy>, Replacements) {
+        let now = self.now();
+        let (policy, replacements) = {
+            let replacing = self.inner.current.replacing();
+            (self.inner.current.policy(), *replacing)
+        };
+        (self.without_expired(&policy, now).unwrap_or(policy), replacements)
+    }
+
+    /// The name of the backend's type, and what it says of itself.
+    pub(crate) fn backend_state(&self) -> (String, Vec<(&'static str, String)>) {
+        let backend = &*self.inner.backend;
+        // Its settings may be secrets.
+        let name = format!("{backend:?}").chars().take_while(|char| char.is_alphanumeric()).collect();
+        (name, backend.extension().map_or_else(Vec::new, |extension| extension.state()))
+    }
+
+    /// The [top](Self::top) tenants, if they are counted.
+    pub(crate) fn counted_top(&self, n: usize) -> Option<Vec<TopTenant>> {
+        self.inner.top.is_some().then(|| self.top(n))
+    }
+
+    /// What the signals of overload say, if the policy has any.
+    pub(crate) fn overload_readings(&self, policy: &CompiledPolicy) -> Option<Readings> {
+        let overload = policy.policy.overload.as_ref()?;
+        Some(self.inner.shedder.get_or_init(Box::default).readings(overload))
+    }
+}
+
+/// The decisions of a limiter since it was built, and its current state.
+///
+/// Requests to which no rule applied are not counted.
+///
+/// ```
+/// use tower_ratelimit::{Descriptor, Quota, RateLimiter};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let limiter = RateLimiter::new(Quota::per_hour(1)).unwrap();
+/// for _ in 0..3 {
+///     limiter.check(&Descriptor::new("/export").tenant("acme")).await;
+/// }
+/// let stats = limiter.stats();
+/// assert_eq!((stats.allowed, stats.rejected), (1, 2));
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Requests that were admitted at once.
+    pub allowed: u64,
+    /// Requests that were admitted after a wait.
+    pub delayed: u64,
+    /// Requests that were rejected.
+    pub rejected: u64,
+    /// How often a shadow rule would have admitted.
+    pub shadow_allowed: u64,
+    /// How often a shadow rule would have rejected.
+    pub shadow_rejected: u64,
+    /// Requests that were admitted because the backend failed.
+    pub failed_open: u64,
+    /// Requests that were rejected because the backend failed.
+    pub failed_closed: u64,
+    /// Requests that the fallback limiter admitted while the backend failed.
+    /// Those that it rejected are counted in `rejected`.
+    pub failed_local: u64,
+    /// Requests that were rejected before any rule, since the process was
+    /// [overloaded](crate::overload).
+    pub shed: u64,
+    /// Requests that are waiting.
+    pub waiting: usize,
+    /// Admitted requests that keep a lease: [`Permit`](crate::Permit)s, and
+    /// requests in flight under a concurrency limit. If a layer
+    /// [names its rule](crate::RateLimitLayer::rule), those of all layers until
+    /// their response.
+    pub permits: usize,
+    /// The counters of the backend.
+    pub backend: Usage,
+    /// The counters of the fallback limiter
+    /// ([`FailureMode::Local`](crate::FailureMode::Local)).
+    pub fallback: Usage,
+}
+
+impl Stats {
+    /// The number of counters in this process. Idle ones count until they are removed, which
+    /// happens when others are added.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        self.backend.keys + self.fallback.keys
     }
 }
 

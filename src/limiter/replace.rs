@@ -1,20 +1,67 @@
 //! How the policy in force is replaced: by another one, or by the same with other overrides
-//! of tenants ([`RateLimiter::override_tiers`], [`RateLimiter::block`]).
+//! of tenants ([`RateLimiter::override_tiers`], [`RateLimiter::block`]) or other shares.
 //!
 //! It decides nothing: `policy` knows what an override means. Invariant: replacements follow
 //! each other, so that none undoes what another has set.
 
 use std::{sync::Arc, time::Duration};
 
-use super::{current::Replacements, state::RateLimiter};
+use super::{current::Replacements, observe, state::RateLimiter};
+#[cfg(feature = "admin")]
+use crate::policy::Carried;
 use crate::{
+    backend::Extension,
     descriptor::{Tenant, TenantId},
     error::ConfigError,
-    policy::{CompiledPolicy, Overrides},
+    observe::log_ignored_level,
+    policy::{CompiledPolicy, Consistency, Overrides, Policy, Rule},
     time::Timestamp,
 };
 
 impl RateLimiter {
+    /// The policy in force.
+    #[must_use]
+    pub fn policy(&self) -> Arc<Policy> {
+        Arc::clone(&self.inner.current.policy().policy)
+    }
+
+    /// Replaces the policy, at once and for all clones.
+    ///
+    /// Each key keeps what it has *used* of a tier if the rule's id, the
+    /// algorithm and the window stay the same; limits, bursts and all else may
+    /// change. Rule ids are kept in memory as long as the process lives, so
+    /// change what a rule contains rather than its id.
+    ///
+    /// An adaptive rate ([`Rule::adaptive_rate`](crate::Rule::adaptive_rate)) stays, within the
+    /// new floor and ceiling.
+    ///
+    /// What is charged already is settled and refunded under the policy that
+    /// charged it.
+    ///
+    /// Waiters keep the slots that they have reserved, and a raised limit counts
+    /// them. The exception is a token bucket whose burst is raised by `n` units:
+    /// it counts these slots as used at once, so at most `n` of them may come in
+    /// addition to the new limit.
+    ///
+    /// Requests in a wait queue are decided again, in order and by the new
+    /// limits, if every rule that they wait for stays comparable: enabled, in
+    /// shadow mode or not as before, with the same paths, routes, methods and
+    /// dimensions, and with plans and tenants of the same names. Otherwise the
+    /// policy that decided them before still decides them. No request overtakes
+    /// them meanwhile. The same holds for requests that wait for the end of a
+    /// [cooldown](Self::cool_down).
+    ///
+    /// # Errors
+    ///
+    /// If the policy is invalid; then the old one stays in force.
+    pub fn set_policy(&self, policy: impl Into<Policy>) -> Result<(), ConfigError> {
+        self.install(CompiledPolicy::new(policy.into())?);
+        self.inner.first_requests.restart(&self.policy());
+        self.inner.queues.call_all();
+        self.check_policy();
+        Ok(())
+    }
+
     /// Gives a tenant other tiers for a while, on this instance. They come before all others:
     /// those that the tenant brings, and those of the policy for it, its plan, and everyone.
     ///
@@ -132,6 +179,42 @@ impl RateLimiter {
         let carried = old.carried.clone();
         self.inner.current.set(policy.carrying(&old, carried));
         *replacing = Replacements { set: replacing.set + 1, last };
+    }
+
+    /// Reports what can never act in the policy that is now in force. Logs once if it
+    /// asks for a consistency level that the backend ignores.
+    pub(super) fn check_policy(&self) {
+        let policy = self.policy();
+        observe::without_effect(&policy);
+        let is_leveled = |rule: &&Rule| rule.enabled && rule.consistency != Consistency::Exact;
+        if let Some(rule) = policy.rules.iter().find(is_leveled)
+            && !self.inner.backend.extension().is_some_and(Extension::honors_consistency)
+        {
+            self.inner.ignored_levels.call_once(|| log_ignored_level(&rule.id, rule.consistency.as_str()));
+        }
+    }
+
+    /// Divides the limits of the fallback limiter among the instances that the backend
+    /// sees now: from the next request on.
+    pub(super) fn follow_instances(&self, policy: &Arc<CompiledPolicy>) {
+        let Some(divided_by) = policy.divided_by else { return };
+        let instances = self.inner.backend.extension().map_or(1, Extension::instances).max(1);
+        if instances != divided_by
+            && let Ok(divided) = policy.divided_by(instances)
+        {
+            self.inner.current.replace(policy, divided);
+        }
+    }
+
+    /// Counts the requests of each rule from now on.
+    #[cfg(feature = "admin")]
+    pub(crate) fn count_rules(&self) {
+        let _replacing = self.inner.current.replacing();
+        let policy = self.inner.current.policy();
+        // The same policy compiles again.
+        if let Ok(counting) = policy.with(Carried { counts_rules: true, ..policy.carried.clone() }) {
+            self.inner.current.set(counting);
+        }
     }
 
     /// The policy in force without the overrides that have ended, if `policy` has such. While
