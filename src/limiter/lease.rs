@@ -6,8 +6,7 @@
 //! afterwards. A lease that is dropped before [`Lease::send`] is refunded.
 
 use std::{
-    collections::BTreeMap,
-    fmt, slice,
+    fmt, iter,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -15,21 +14,17 @@ use std::{
     time::Duration,
 };
 
-use http::StatusCode;
-use smallvec::SmallVec;
-
 use super::{
     observe,
     state::{Decider, Grant, RateLimiter},
     upstream::Postponement,
 };
 use crate::{
-    backend::{Backend, Charge, Outcome, OutcomeKind, Receipt, Settlement},
+    backend::{Backend, Charge, Receipt, Settlement},
     decision::RateLimited,
-    policy::{CompiledPolicy, CompiledRule, Unsettled, charge::Charges},
+    policy::{CompiledRule, charge::Charges},
     sync::lock,
     time::Timestamp,
-    unit::Unit,
 };
 
 /// What an admitted request keeps: what it was charged, and its in-flight
@@ -60,7 +55,7 @@ pub(crate) struct Lease {
 pub(super) struct Changes {
     pub(super) added: Vec<Added>,
     /// What it is charged by now, in each unit that its handler has settled.
-    settled: Vec<(String, u64)>,
+    pub(super) settled: Vec<(String, u64)>,
 }
 
 /// Units that were added to a request, in units of its own cost.
@@ -87,19 +82,9 @@ impl Lease {
         }
     }
 
-    /// The lease of a shadow rule; `None` where nothing is in flight and
-    /// nothing can be settled.
-    pub(super) fn of_shadow(
-        limiter: &RateLimiter,
-        charge: &Charge<'_>,
-        policy: &Arc<CompiledPolicy>,
-        now: Timestamp,
-        outcome: &Outcome,
-    ) -> Option<Self> {
-        let OutcomeKind::Admitted { .. } = outcome.answer else { return None };
-        let receipt = Receipt::new(policy, slice::from_ref(charge), now, outcome);
-        let is_kept = receipt.holds_in_flight() || receipt.rules().any(CompiledRule::is_settled_late);
-        is_kept.then(|| Self::new(limiter, Grant::new(Decider::Backend, receipt)))
+    /// The lease of a request for which only shadow rules keep one.
+    pub(super) fn of_nothing(limiter: &RateLimiter) -> Self {
+        Self::new(limiter, Grant::new(Decider::Backend, Receipt::nothing(limiter.now())))
     }
 
     /// The request is sent: the lease counts as a permit until it is released.
@@ -108,132 +93,8 @@ impl Lease {
         self.limiter.inner.permits.add();
     }
 
-    /// It is a part of another lease, which settles it, and no permit of its own.
-    pub(super) fn into_part(mut self: Arc<Self>) -> Arc<Self> {
-        self.release();
-        Arc::get_mut(&mut self).into_iter().for_each(|own| own.is_sent = false);
-        self
-    }
-
     pub(super) fn receipt(&self) -> &Receipt {
         &self.grant.receipt
-    }
-
-    fn backend_of(&self, decider: Decider) -> &dyn Backend {
-        match decider {
-            Decider::Backend => &*self.limiter.inner.backend,
-            Decider::Fallback | Decider::Mirror => self.limiter.fallback(),
-        }
-    }
-
-    /// Whether a rule allows the request's handler to settle it.
-    pub(crate) fn is_settled_by_handler(&self) -> bool {
-        self.follows_up(|rule| rule.options.settle)
-    }
-
-    /// All charges that can be settled.
-    fn charges(&self) -> impl Iterator<Item = Charge<'_>> {
-        self.receipts().flat_map(|(receipt, _)| receipt.charges())
-    }
-
-    /// Whether a rule that follows the request up is such a rule.
-    fn follows_up(&self, which: impl Fn(&CompiledRule) -> bool) -> bool {
-        self.is_followed_up && self.is_charged_by(which)
-    }
-
-    /// Whether such a rule charged it.
-    fn is_charged_by(&self, which: impl Fn(&CompiledRule) -> bool) -> bool {
-        self.receipts().any(|(receipt, _)| receipt.rules().any(&which))
-    }
-
-    /// All that can be settled, and the limiter that charged it.
-    fn receipts(&self) -> impl Iterator<Item = (&Receipt, Decider)> {
-        self.own_receipts().chain(self.shadows.iter().flat_map(Self::own_receipts))
-    }
-
-    /// Those of the enforced rules.
-    fn own_receipts(&self) -> impl Iterator<Item = (&Receipt, Decider)> {
-        let mirror = self.grant.mirror.iter().map(|mirror| (&**mirror, Decider::Mirror));
-        std::iter::once((self.receipt(), self.grant.decider)).chain(mirror)
-    }
-
-    /// Charges more, or gives some back, of what the request costs in this unit: for the
-    /// rules that allow the handler to settle.
-    pub(crate) fn settle(&self, unit: &str, settlement: Settlement) {
-        self.replace_settled(unit, |charged| match settlement {
-            Settlement::Add(more) => charged.saturating_add(more),
-            Settlement::GiveBack(less) => charged.saturating_sub(less),
-        });
-        self.settle_in(unit, settlement);
-    }
-
-    /// Charges the difference to what the request has cost in all.
-    pub(crate) fn settle_to(&self, unit: &str, actual: u64) {
-        let charged = self.replace_settled(unit, |_| actual);
-        if charged != actual {
-            self.settle_in(unit, difference(charged, actual));
-        }
-    }
-
-    fn settle_in(&self, unit: &str, settlement: Settlement) {
-        let settles = |rule: &CompiledRule| rule.options.settles_in(unit);
-        match settlement {
-            Settlement::Add(_) => self.settle_where(settles, settlement),
-            Settlement::GiveBack(units) => self.give_back_where(settles, units),
-        }
-    }
-
-    /// Whether a rule charges the bytes of the response.
-    pub(crate) fn counts_bytes(&self) -> bool {
-        self.follows_up(|rule| rule.options.per_byte.is_some())
-    }
-
-    /// The response had so many bytes: rules that charge them settle what was stated.
-    pub(crate) fn settle_bytes(&self, sent: u64) {
-        let counts = self.charges().filter(|charge| charge.rule.options.per_byte.is_some());
-        let charged: BTreeMap<usize, u64> = counts.map(|charge| (charge.rule.index, stated(&charge))).collect();
-        for (index, stated) in charged {
-            self.settle_where(|rule| rule.index == index, difference(stated, sent));
-        }
-    }
-
-    /// Replaces what the request is charged in this unit. Returns what it was charged before.
-    pub(super) fn replace_settled(&self, unit: &str, replace: impl FnOnce(u64) -> u64) -> u64 {
-        let settled = &mut self.changes().settled;
-        let index = settled.iter().position(|(known, _)| known == unit).unwrap_or_else(|| {
-            settled.push((unit.to_owned(), self.stated_in(unit)));
-            settled.len() - 1
-        });
-        let before = settled[index].1;
-        settled[index].1 = replace(before);
-        before
-    }
-
-    /// What the request was charged in this unit when it was admitted.
-    fn stated_in(&self, unit: &str) -> u64 {
-        let settles = self.charges().filter(|charge| charge.rule.options.settles_in(unit));
-        settles.map(|charge| stated(&charge)).max().unwrap_or(0)
-    }
-
-    /// What its handler has settled tells what such requests usually cost: those of the key
-    /// that decides it for all rules of the unit.
-    fn learn_costs(&self, settled: &[(String, u64)]) {
-        for (unit, cost) in settled {
-            let all = self.receipts().flat_map(|(receipt, _)| receipt.kept());
-            if let Some(first) = all.into_iter().find(|kept| kept.charge().rule.options.unit_name() == unit) {
-                let Charge { rule, key, .. } = first.charge();
-                first.policy().carried.estimates.learn(rule.id, key, *cost);
-            }
-        }
-    }
-
-    /// Gives back what rules charged that refund what no handler has settled.
-    fn refund_unsettled(&self, settled: &[(String, u64)]) {
-        let refunds = |rule: &CompiledRule| rule.options.unsettled == Unsettled::Refund;
-        if self.follows_up(refunds) {
-            let is_open = |rule: &CompiledRule| settled.iter().all(|(unit, _)| unit != rule.options.unit_name());
-            self.settle_where(|rule| refunds(rule) && is_open(rule), Settlement::GiveBack(u64::MAX));
-        }
     }
 
     /// What was changed, while it is locked.
@@ -241,65 +102,37 @@ impl Lease {
         lock(&self.changes)
     }
 
-    /// Gives back what was added latest, and then what the request was charged.
-    fn give_back_where(&self, which: impl Fn(&CompiledRule) -> bool + Copy, units: u64) {
-        let mut left = units;
-        for added in
-            self.changes().added.iter_mut().rev().filter(|added| added.units > 0 && added.lease.is_charged_by(which))
-        {
-            let own = added.units.min(left);
-            added.lease.settle_where(which, Settlement::GiveBack(own));
-            added.units -= own;
-            left -= own;
-        }
-        if left > 0 {
-            self.settle_where(which, Settlement::GiveBack(left));
+    pub(super) fn backend_of(&self, decider: Decider) -> &dyn Backend {
+        match decider {
+            Decider::Backend => &*self.limiter.inner.backend,
+            Decider::Fallback | Decider::Mirror => self.limiter.fallback(),
         }
     }
 
-    /// The response is known: rules that do not charge its status give back
-    /// what they charged.
-    pub(crate) fn finish(&self, status: StatusCode) {
-        if self.is_followed_up {
-            self.give_back_where(|rule| !rule.keeps(status), u64::MAX);
-        }
+    /// Whether a rule that follows the request up is such a rule.
+    pub(super) fn follows_up(&self, which: impl Fn(&CompiledRule) -> bool) -> bool {
+        self.is_followed_up && self.is_charged_by(which)
+    }
+
+    /// Whether such a rule charged it.
+    pub(super) fn is_charged_by(&self, which: impl Fn(&CompiledRule) -> bool) -> bool {
+        self.receipts().any(|(receipt, _)| receipt.rules().any(&which))
+    }
+
+    /// All that can be settled, and the limiter that charged it.
+    pub(super) fn receipts(&self) -> impl Iterator<Item = (&Receipt, Decider)> {
+        self.own_receipts().chain(self.shadows.iter().flat_map(Self::own_receipts))
+    }
+
+    /// Those of the enforced rules.
+    fn own_receipts(&self) -> impl Iterator<Item = (&Receipt, Decider)> {
+        let mirror = self.grant.mirror.iter().map(|mirror| (&**mirror, Decider::Mirror));
+        iter::once((self.receipt(), self.grant.decider)).chain(mirror)
     }
 
     /// When the request was sent.
     pub(super) fn sent(&self) -> Timestamp {
         self.put_off.map_or(self.receipt().at(), |put_off| put_off.at)
-    }
-
-    /// The units of the rules that follow their upstream, and what the request stated in each.
-    pub(crate) fn stated_costs(&self) -> SmallVec<[(Unit, u64); 2]> {
-        let mut costs = SmallVec::new();
-        for charge in self.receipt().charges().filter(|charge| charge.rule.options.upstream_feedback) {
-            if let Some(unit) = charge.unit()
-                && costs.iter().all(|(known, _)| *known != unit)
-            {
-                costs.push((unit, stated(&charge)));
-            }
-        }
-        costs
-    }
-
-    fn settle_where(&self, which: impl Fn(&CompiledRule) -> bool, settlement: Settlement) {
-        for (receipt, decider) in self.receipts() {
-            if !receipt.rules().any(&which) {
-                continue;
-            }
-            // The clone shares what is left to give back.
-            if let Some(receipt) = receipt.clone().only(|charge| which(charge.rule)) {
-                let now = self.limiter.now();
-                match (decider, settlement) {
-                    (Decider::Mirror, Settlement::Add(more)) => self.limiter.fallback().count_more(&receipt, more, now),
-                    _ => self.backend_of(decider).settle(&receipt, settlement, now),
-                }
-                if let Settlement::GiveBack(_) = settlement {
-                    self.limiter.gave_back(&receipt);
-                }
-            }
-        }
     }
 
     /// Another layer has rejected the request, after this one's limiter admitted
@@ -396,31 +229,73 @@ impl Lease {
             return;
         }
         for charge in self.receipt().charges() {
-            for tier in charge.tiers().iter().filter(|tier| tier.is_in_flight()) {
-                queues.call(charge.key.tier(tier.salt));
-                // The unit may have been charged to the overflow counter.
-                queues.call(charge.rule.overflow.tier(tier.salt));
-            }
+            // The unit may have been charged to the overflow counter.
+            let counters =
+                charge.tiers().iter().filter(|tier| tier.is_in_flight()).flat_map(|tier| charge.counters(tier));
+            counters.for_each(|key| queues.call(key));
         }
+    }
+}
+
+/// A request that is admitted, but not sent yet: nothing else holds its lease.
+impl Lease {
+    /// Keeps these leases of shadow rules as well.
+    pub(super) fn keep(self: &mut Arc<Self>, shadows: Vec<Self>) {
+        if let Some(own) = Arc::get_mut(self).filter(|_| !shadows.is_empty()) {
+            own.is_kept = true;
+            own.is_followed_up |= shadows.iter().any(|shadow| shadow.is_followed_up);
+            own.shadows.extend(shadows);
+        }
+    }
+
+    /// The request is sent. Returns the lease if it keeps it: a permit until it is released.
+    pub(super) fn send(mut self: Arc<Self>) -> Option<Arc<Self>> {
+        if let Some(own) = Arc::get_mut(&mut self).filter(|own| own.is_kept) {
+            own.count();
+            return Some(self);
+        }
+        self.release();
+        None
+    }
+
+    /// It concerns these charges too, which were not charged.
+    pub(super) fn add_uncharged(self: &mut Arc<Self>, receipt: Receipt) {
+        if let Some(own) = Arc::get_mut(self) {
+            own.is_followed_up |= receipt.rules().any(CompiledRule::follows_up);
+            own.grant.receipt.append(receipt);
+        }
+    }
+
+    /// The slot has come at `now`. Returns whether the resume schedule of a key puts
+    /// it off.
+    pub(super) fn is_put_off(self: &mut Arc<Self>, now: Timestamp) -> bool {
+        let Some(own) = Arc::get_mut(self) else { return false };
+        // A request that was put off is sent now, however late its timer is.
+        let now = if own.put_off.is_some() { own.limiter.now().max(now) } else { now };
+        let put_off = {
+            let charges: Charges<'_> = own.receipt().charges().collect();
+            own.limiter.inner.cooldowns.claim(&charges, own.put_off.as_ref(), now)
+        };
+        own.put_off = put_off.or(own.put_off);
+        put_off.is_some()
+    }
+
+    /// Whether a key of the request is cooling down, beyond the cooldown after
+    /// which the slot was reserved.
+    pub(super) fn is_cooling_down(&self) -> bool {
+        let (receipt, cooldowns) = (self.receipt(), &self.limiter.inner.cooldowns);
+        let Some(until) = cooldowns.until(receipt.charges(), self.limiter.now()) else { return false };
+        let has_slept = until <= self.behind.min(receipt.at());
+        if has_slept {
+            cooldowns.slept_out(receipt.charges(), until);
+        }
+        !has_slept
     }
 }
 
 /// Whether anything is left to do for a charge after its request is sent.
 pub(super) fn is_kept_by(charge: &Charge<'_>) -> bool {
     charge.rule.follows_up() || charge.is_in_flight()
-}
-
-/// What the request said that it costs, for a charge that its rule has multiplied.
-fn stated(charge: &Charge<'_>) -> u64 {
-    charge.cost / charge.rule.options.cost.max(1)
-}
-
-/// What makes a charge of so many units one of others.
-fn difference(charged: u64, actual: u64) -> Settlement {
-    match actual.checked_sub(charged) {
-        Some(more) => Settlement::Add(more),
-        None => Settlement::GiveBack(charged - actual),
-    }
 }
 
 impl Drop for Lease {

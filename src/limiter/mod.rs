@@ -6,7 +6,6 @@
 mod adaptive_limit;
 mod admission;
 mod attempt;
-mod charge_more;
 mod conclude;
 mod current;
 mod decide;
@@ -21,6 +20,7 @@ mod permit;
 mod queue;
 mod replace;
 mod reservation;
+mod settle;
 mod shadow;
 mod state;
 mod upstream;

@@ -18,15 +18,14 @@ use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
 use super::{
-    attempt::{Attempt, Charges, longest_wait},
+    attempt::{Attempt, longest_wait},
     lease::Lease,
-    state::{Decider, Grant, RateLimiter},
+    state::{Grant, RateLimiter},
     wait::slots::{Newcomer, SlotEntry, SlotOwner, SlotTime},
 };
 use crate::{
-    backend::{Charge, OwnedCharge, Receipt, ReservationOwner},
+    backend::{Charge, OwnedCharge, ReservationOwner},
     fingerprint::Fingerprint,
-    policy::CompiledRule,
     time::Timestamp,
 };
 
@@ -177,66 +176,5 @@ impl Drop for Reservation {
             let (limiter, now) = (&self.limiter, self.limiter.now());
             limiter.inner.slots.leave(&self.entry, now, &Owner { limiter, now });
         }
-    }
-}
-
-/// A request that is admitted, but not sent yet: nothing else holds its lease.
-impl Lease {
-    /// The lease of a request for which only shadow rules keep one.
-    pub(super) fn of_nothing(limiter: &RateLimiter) -> Self {
-        Self::new(limiter, Grant::new(Decider::Backend, Receipt::nothing(limiter.now())))
-    }
-
-    /// Keeps these leases of shadow rules as well.
-    pub(super) fn keep(self: &mut Arc<Self>, shadows: Vec<Self>) {
-        if let Some(own) = Arc::get_mut(self).filter(|_| !shadows.is_empty()) {
-            own.is_kept = true;
-            own.is_followed_up |= shadows.iter().any(|shadow| shadow.is_followed_up);
-            own.shadows.extend(shadows);
-        }
-    }
-
-    /// The request is sent. Returns the lease if it keeps it: a permit until it is released.
-    pub(super) fn send(mut self: Arc<Self>) -> Option<Arc<Self>> {
-        if let Some(own) = Arc::get_mut(&mut self).filter(|own| own.is_kept) {
-            own.count();
-            return Some(self);
-        }
-        self.release();
-        None
-    }
-
-    /// It concerns these charges too, which were not charged.
-    pub(super) fn add_uncharged(self: &mut Arc<Self>, receipt: Receipt) {
-        if let Some(own) = Arc::get_mut(self) {
-            own.is_followed_up |= receipt.rules().any(CompiledRule::follows_up);
-            own.grant.receipt.append(receipt);
-        }
-    }
-
-    /// The slot has come at `now`. Returns whether the resume schedule of a key puts
-    /// it off.
-    pub(super) fn is_put_off(self: &mut Arc<Self>, now: Timestamp) -> bool {
-        let Some(own) = Arc::get_mut(self) else { return false };
-        // A request that was put off is sent now, however late its timer is.
-        let now = if own.put_off.is_some() { own.limiter.now().max(now) } else { now };
-        let put_off = {
-            let charges: Charges<'_> = own.receipt().charges().collect();
-            own.limiter.inner.cooldowns.claim(&charges, own.put_off.as_ref(), now)
-        };
-        own.put_off = put_off.or(own.put_off);
-        put_off.is_some()
-    }
-
-    /// Whether a key of the request is cooling down, beyond the cooldown after
-    /// which the slot was reserved.
-    pub(super) fn is_cooling_down(&self) -> bool {
-        let (receipt, cooldowns) = (self.receipt(), &self.limiter.inner.cooldowns);
-        let Some(until) = cooldowns.until(receipt.charges(), self.limiter.now()) else { return false };
-        let has_slept = until <= self.behind.min(receipt.at());
-        if has_slept {
-            cooldowns.slept_out(receipt.charges(), until);
-        }
-        !has_slept
     }
 }

@@ -16,10 +16,10 @@ use super::{
     current::PolicySnapshot,
     lease::Lease,
     observe,
-    state::RateLimiter,
+    state::{Decider, Grant, RateLimiter},
 };
 use crate::{
-    backend::{Charge, Decide, Outcome, OutcomeKind, OwnedCharge, Request},
+    backend::{Charge, Decide, Outcome, OutcomeKind, OwnedCharge, Receipt, Request},
     decision::{Decision, RateLimitedKind},
     error::BackendError,
 };
@@ -63,21 +63,24 @@ impl Attempt<'_> {
             OutcomeKind::Rejected { retry_after: None } => own.reject(RateLimitedKind::NeverFits, now, None),
             OutcomeKind::Rejected { retry_after } => own.reject(RateLimitedKind::QuotaExceeded, now, retry_after),
         }
-        if !own.is_allowed() {
+        let (charges, is_allowed) = (slice::from_ref(charge), own.is_allowed());
+        if !is_allowed {
             state_status(iter::once(charge.rule), &mut own);
         }
         if !options.peeks() {
             observe::shadow(snapshot.counters, charge, path, &own, now);
-            let charges = slice::from_ref(charge);
             let top = limiter.inner.top.as_deref();
-            match own.is_allowed() {
+            match is_allowed {
                 true => observe::count_units(top, snapshot.counters, charges, &own, now),
                 false => observe::count_rejection(top, charges, &own, now),
             }
         }
         decision.add_shadow(own);
-        let keeps_lease = snapshot.policy.keeps_receipts() && !options.peeks();
-        keeps_lease.then(|| Lease::of_shadow(limiter, charge, snapshot.policy, now, outcome)).flatten()
+        let has_more_to_do = charge.is_in_flight() || charge.rule.is_settled_late();
+        (is_allowed && has_more_to_do && !options.peeks()).then(|| {
+            let receipt = Receipt::new(snapshot.policy, charges, now, outcome);
+            Lease::new(limiter, Grant::new(Decider::Backend, receipt))
+        })
     }
 }
 
