@@ -34,7 +34,7 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::{
-    attempt::{Attempt, AttemptOptions, Charges},
+    attempt::{Attempt, AttemptOptions},
     current::PolicySnapshot,
     lease::Lease,
     observe,
@@ -50,6 +50,7 @@ use crate::{
     error::BackendError,
     fingerprint::Fingerprint,
     jitter::shorten,
+    policy::charge::Charges,
     time::{Timestamp, nanos},
 };
 

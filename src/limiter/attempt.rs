@@ -8,27 +8,22 @@
 
 use std::{cell::Cell, time::Duration};
 
-use smallvec::SmallVec;
-
 use super::{
     current::PolicySnapshot,
     lease::is_kept_by,
-    observe::RuleAndPriority,
+    observe::{self, RuleAndPriority},
     state::{Grant, RateLimiter},
     wait::{WaiterGrant, slots::LockedQueue},
 };
 use crate::{
     backend::{Caller, Charge, Request},
+    decision::Decision,
     descriptor::Descriptor,
     fingerprint::Fingerprint,
+    observe::RequestResult,
     policy::CompiledPolicy,
     time::{Timestamp, nanos},
 };
-
-/// A locked queue of slots.
-pub(super) type LockedSlots<'a> = LockedQueue<'a, Grant>;
-
-pub(super) type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
 
 /// What the caller wants of the decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,7 +111,7 @@ pub(super) struct Attempt<'a> {
     /// The request's path, which the log names where a shadow rule would have rejected it.
     pub(super) path: Option<&'a str>,
     /// While it is decided: the queue in which it is about to reserve a slot.
-    pub(super) slots: Cell<Option<LockedSlots<'a>>>,
+    pub(super) slots: Cell<Option<LockedQueue<'a, Grant>>>,
 }
 
 impl<'a> Attempt<'a> {
@@ -143,12 +138,6 @@ impl<'a> Attempt<'a> {
             policy: Some(self.snapshot.policy),
             ..Request::new(charges, self.now, max_wait)
         }
-    }
-
-    /// Counts the request as a waiter in the place of one that has lost its slot,
-    /// and leaves as soon as it is polled.
-    pub(super) fn replace_waiter(&self) {
-        self.waiter.set(self.limiter.inner.waiters.replace(self.enforced.iter().map(|charge| charge.key)));
     }
 
     /// Counts the request as a waiter, unless it is one; `false` where a limit
@@ -181,6 +170,26 @@ impl<'a> Attempt<'a> {
     pub(super) fn shortest_bound(&self, charges: &[Charge<'_>]) -> u64 {
         let of_rules = charges.iter().map(|charge| charge.max_wait).min().unwrap_or(0);
         of_rules.min(nanos(self.options.max_wait))
+    }
+
+    /// Counts and reports that these charges are rejected, unless it is a peek.
+    pub(super) fn record_rejection(&self, charges: &[Charge<'_>], decision: &Decision) {
+        self.record(rules(charges), RequestResult::Rejected, decision);
+        if !self.options.peeks() {
+            observe::count_rejection(self.limiter.inner.top.as_deref(), charges, decision, self.now);
+        }
+    }
+
+    /// Counts and reports a decision, unless it is a peek.
+    pub(super) fn record<'r>(
+        &self,
+        rules: impl IntoIterator<Item = RuleAndPriority<'r>> + Clone,
+        result: RequestResult,
+        decision: &Decision,
+    ) {
+        if !self.options.peeks() {
+            observe::record(self.snapshot.counters, rules, result, decision, self.now);
+        }
     }
 }
 

@@ -12,7 +12,6 @@ use http::Extensions;
 use super::{
     admission::{Admission, Ask, Decided, Event, Next, Queue, Step},
     attempt::{Attempt, AttemptOptions, Purpose, longest_wait},
-    conclude::conclude,
     current::PolicySnapshot,
     fallback::fall_back,
     immediate::Immediate,
@@ -237,7 +236,7 @@ impl Attempt<'_> {
             // might take as long again.
             Event::Replied(Err(error)) => fall_back(self, error, decision),
             Event::Replied(Ok(mut outcome)) => self.reply(&mut outcome, decision),
-            Event::TimedOut(outcome) => conclude(self, self.enforced, &outcome, Decider::Backend, decision),
+            Event::TimedOut(outcome) => self.conclude(self.enforced, &outcome, Decider::Backend, decision),
         }
     }
 
@@ -250,8 +249,8 @@ impl Attempt<'_> {
         if let Some(until) = self.held_until() {
             return self.cool_down(until, decision);
         }
-        if let Some(key) = self.limiter.blocked(self) {
-            return self.reply(&mut self.limiter.behind(self, key), decision);
+        if let Some(key) = self.blocked() {
+            return self.reply(&mut self.behind(key), decision);
         }
         let mut decided = self.ask_backend();
         match decided {
@@ -284,7 +283,7 @@ impl Attempt<'_> {
         if self.options.peeks() {
             return inner.backend.peek(&self.request(self.enforced, Duration::ZERO));
         }
-        let mut max_wait = self.limiter.reserved_ahead(self);
+        let mut max_wait = self.reserved_ahead();
         // An engine in this process asks for a waiter slot when it is about to reserve.
         // Another backend is asked once: a second round trip costs more than to count a
         // waiter that never waits.
@@ -304,14 +303,14 @@ impl Attempt<'_> {
         if outcome.later > 0 {
             self.now = self.now.saturating_add(Duration::from_nanos(outcome.later));
         }
-        let pause = self.limiter.queue_for_rate(self, outcome);
+        let pause = self.queue_for_rate(outcome);
         if let OutcomeKind::Busy { key } = outcome.answer
             && longest_in_queue(self.enforced, key, self.options.max_wait) > 0
             && self.enter()
         {
             return Step::Queue(Box::new(Queue { key, outcome: outcome.clone(), pause }));
         }
-        let step = conclude(self, self.enforced, outcome, Decider::Backend, decision);
+        let step = self.conclude(self.enforced, outcome, Decider::Backend, decision);
         let asks_shadows = !self.shadow.is_empty() && (decision.is_allowed() || self.options.peeks());
         if asks_shadows { ask_shadows(self, step, decision) } else { step }
     }

@@ -7,8 +7,8 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     admission::Step,
-    attempt::{Attempt, Charges, rules},
-    conclude::{at_local_share, conclude},
+    attempt::{Attempt, rules},
+    conclude::at_local_share,
     lease::Lease,
     observe,
     state::{Decider, Grant},
@@ -19,7 +19,7 @@ use crate::{
     decision::{Decision, RateLimitedKind},
     error::BackendError,
     observe::RequestResult,
-    policy::FailureMode,
+    policy::{FailureMode, charge::Charges},
 };
 
 /// Decides a request without the backend. If any rule fails closed, the request
@@ -65,7 +65,7 @@ pub(super) fn fall_back(attempt: &mut Attempt<'_>, error: BackendError, decision
         false => limiter.fallback().charge(&request),
     };
     attempt.now = attempt.now.saturating_add(Duration::from_nanos(outcome.later));
-    let mut step = conclude(attempt, &local, &outcome, Decider::Fallback, decision);
+    let mut step = attempt.conclude(&local, &outcome, Decider::Fallback, decision);
     if decision.is_allowed() && !options.peeks() {
         observe::record_also(rules_that_fail(FailureMode::Open), RequestResult::FailedOpen);
     }

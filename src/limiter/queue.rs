@@ -73,45 +73,42 @@ pub(super) fn is_adaptive(charges: &[Charge<'_>], key: Fingerprint) -> bool {
     charges.iter().any(|charge| charge.is_adaptive() && is_of(key, charge))
 }
 
-impl RateLimiter {
+impl Attempt<'_> {
     /// A key of the request in whose queue another request is ahead.
-    pub(super) fn blocked(&self, attempt: &Attempt<'_>) -> Option<Fingerprint> {
-        let queues = &self.inner.queues;
-        if queues.are_empty() {
+    pub(super) fn blocked(&self) -> Option<Fingerprint> {
+        let (inner, charges) = (&self.limiter.inner, self.enforced);
+        if inner.queues.are_empty() {
             return None;
         }
-        let charges = attempt.enforced;
         let is_ahead = |key: &Fingerprint| {
-            let priority = priority_in(charges, *key);
-            let number = attempt.queued.map_or(NOT_QUEUED, |(_, number)| number);
-            queues.has_before(*key, numbered(priority, number))
+            let number = self.queued.map_or(NOT_QUEUED, |(_, number)| number);
+            inner.queues.has_before(*key, numbered(priority_in(charges, *key), number))
         };
         let mut keys = charges.iter().flat_map(in_flight).chain(rate_queues(charges)).map(|[own, _]| own);
         keys.find(is_ahead).or_else(|| {
             // Whether a concurrency limit is counted by the overflow counter
             // only the backend knows: asked if a request waits for that.
-            let engine = self.inner.engine.as_ref()?;
+            let engine = inner.engine.as_ref()?;
             if !charges.iter().flat_map(in_flight).any(|[_, overflow]| is_ahead(&overflow)) {
                 return None;
             }
-            engine.0.overflow_in_flight(&attempt.request(charges, Duration::ZERO)).into_iter().find(is_ahead)
+            engine.0.overflow_in_flight(&self.request(charges, Duration::ZERO)).into_iter().find(is_ahead)
         })
     }
 
     /// The outcome for a request that is blocked: it would have to overtake.
-    pub(super) fn behind(&self, attempt: &Attempt<'_>, key: Fingerprint) -> Outcome {
+    pub(super) fn behind(&self, key: Fingerprint) -> Outcome {
         let mut outcome = Outcome::admitted(Duration::ZERO);
-        let request = attempt.request(attempt.enforced, attempt.options.max_wait);
-        if self.inner.engine.is_some()
-            && let Decide::Now(Ok(answer)) = self.inner.backend.peek(&request)
+        let request = self.request(self.enforced, self.options.max_wait);
+        if self.limiter.inner.engine.is_some()
+            && let Decide::Now(Ok(answer)) = self.limiter.inner.backend.peek(&request)
         {
             outcome = answer;
             // A request that will not pass in time need not queue.
             if let OutcomeKind::Rejected { .. } = outcome.answer {
                 return outcome;
             }
-            let tiers =
-                attempt.enforced.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge, tier)));
+            let tiers = self.enforced.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge, tier)));
             for ((charge, tier), state) in tiers.zip(&mut outcome.tiers) {
                 state.violated = charge.counters(tier).contains(&key);
             }
@@ -120,58 +117,50 @@ impl RateLimiter {
     }
 
     /// How far ahead a request may reserve a slot.
-    pub(super) fn reserved_ahead(&self, attempt: &Attempt<'_>) -> Duration {
-        let max_wait = attempt.options.max_wait;
-        let adapts = attempt.snapshot.policy.adapts && attempt.enforced.iter().any(adapts);
+    pub(super) fn reserved_ahead(&self) -> Duration {
+        let max_wait = self.options.max_wait;
+        let adapts = self.snapshot.policy.adapts && self.enforced.iter().any(adapts);
         if adapts { max_wait.min(AHEAD) } else { max_wait }
-    }
-
-    /// Units were given back: the waiters for them may be admitted sooner.
-    pub(super) fn gave_back(&self, receipt: &Receipt) {
-        let queues = &self.inner.queues;
-        if !queues.are_empty() {
-            receipt.charges().filter_map(|charge| rate_queue(&charge)).for_each(|[key, _]| queues.call(key));
-        }
     }
 
     /// Replaces a rejection by the answer that the request has to queue, if it may
     /// wait and its slot is too far ahead to be reserved. Returns how long the
     /// first of the queue need not be decided again.
-    pub(super) fn queue_for_rate(&self, attempt: &Attempt<'_>, outcome: &mut Outcome) -> Option<Duration> {
+    pub(super) fn queue_for_rate(&self, outcome: &mut Outcome) -> Option<Duration> {
         let OutcomeKind::Rejected { retry_after: Some(after) } = outcome.answer else { return None };
-        let charges = attempt.enforced;
+        let charges = self.enforced;
         if !charges.iter().any(adapts) {
             return None;
         }
         let wait = Duration::from_nanos(after);
-        if wait <= AHEAD || after > longest_wait(charges, attempt.options.max_wait) {
+        if wait <= AHEAD || after > longest_wait(charges, self.options.max_wait) {
             return None;
         }
-        let key = self.slowest(attempt, after, outcome)?;
+        let key = self.slowest(after, outcome)?;
         outcome.answer = OutcomeKind::Busy { key };
         Some((wait - AHEAD).max(Duration::from_millis(1)))
     }
 
     /// The queue of the limit that delays the request most; `None` where a rule
     /// rejects for longer than it allows to wait.
-    fn slowest(&self, attempt: &Attempt<'_>, after: u64, outcome: &Outcome) -> Option<Fingerprint> {
+    fn slowest(&self, after: u64, outcome: &Outcome) -> Option<Fingerprint> {
         let mut states = outcome.tiers.iter();
         let mut slowest = None;
         // A tier delays at most until its reset, unless others have reserved
         // what comes after that.
         let resets = outcome.tiers.iter().any(|state| state.violated && state.reset >= after);
-        for charge in attempt.enforced {
+        for charge in self.enforced {
             let (mut at_most, mut shared) = (None, false);
             for state in states.by_ref().take(charge.tiers().len()) {
                 let wait = if resets { state.reset.min(after) } else { after };
                 at_most = at_most.max(state.violated.then_some(wait));
                 shared |= state.shared;
             }
-            let (wait, guessed) = match (self.inner.engine.is_some(), at_most) {
+            let (wait, guessed) = match (self.limiter.inner.engine.is_some(), at_most) {
                 // A look does not see the overflow counter.
                 (true, _) if !shared => {
-                    let request = attempt.request(slice::from_ref(charge), Duration::ZERO);
-                    let Decide::Now(Ok(alone)) = self.inner.backend.peek(&request) else { continue };
+                    let request = self.request(slice::from_ref(charge), Duration::ZERO);
+                    let Decide::Now(Ok(alone)) = self.limiter.inner.backend.peek(&request) else { continue };
                     let OutcomeKind::Rejected { retry_after } = alone.answer else { continue };
                     (retry_after?, false)
                 }
@@ -192,7 +181,17 @@ impl RateLimiter {
                 slowest = Some((rank, key));
             }
         }
-        let rate = || attempt.enforced.iter().filter(|charge| adapts(charge)).find_map(rate_queue).map(|[key, _]| key);
+        let rate = || self.enforced.iter().filter(|charge| adapts(charge)).find_map(rate_queue).map(|[key, _]| key);
         slowest.map(|(_, key)| key).or_else(rate)
+    }
+}
+
+impl RateLimiter {
+    /// Units were given back: the waiters for them may be admitted sooner.
+    pub(super) fn gave_back(&self, receipt: &Receipt) {
+        let queues = &self.inner.queues;
+        if !queues.are_empty() {
+            receipt.charges().filter_map(|charge| rate_queue(&charge)).for_each(|[key, _]| queues.call(key));
+        }
     }
 }

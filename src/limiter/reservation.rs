@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     backend::{Charge, OwnedCharge, ReservationOwner},
-    fingerprint::Fingerprint,
+    fingerprint::{Fingerprint, Scope},
     time::Timestamp,
 };
 
@@ -104,32 +104,54 @@ fn queue_of<'a>(charges: impl Iterator<Item = Charge<'a>>) -> Fingerprint {
     Fingerprint::from_u128(mixed)
 }
 
+/// A waiter in the queue of all that are charged the same, behind the cooldown of a key.
+fn newcomer(attempt: &Attempt<'_>, charges: &[Charge<'_>], behind: Timestamp) -> Newcomer {
+    let tenant = match charges {
+        [charge] if charge.rule.options.fair => Some(Scope::new(&["fair"]).key(charge.tenant).hash()),
+        _ => None,
+    };
+    let now = attempt.now.as_nanos();
+    let deadline = now.saturating_add(attempt.shortest_bound(charges));
+    Newcomer { tenant, now, earliest: behind.as_nanos(), deadline }
+}
+
 impl Reservation {
-    /// A slot in the future, which the newcomer brings to its queue.
-    pub(super) fn later(attempt: &Attempt<'_>, grant: Grant, is_kept: bool, newcomer: Newcomer) -> Self {
-        let (limiter, receipt) = (attempt.limiter, &grant.receipt);
-        let (at, now) = (receipt.at(), Timestamp::from_nanos(newcomer.now));
+    /// A slot in the future, which the request brings to its queue.
+    pub(super) fn later(attempt: &Attempt<'_>, charges: &[Charge<'_>], grant: Grant, is_kept: bool) -> Self {
+        let (limiter, now, receipt) = (attempt.limiter, attempt.now, &grant.receipt);
         let until = limiter.inner.cooldowns.until(receipt.charges(), now);
-        let behind = until.filter(|until| *until <= at).unwrap_or(Timestamp::UNIX_EPOCH);
+        let behind = until.filter(|until| *until <= receipt.at()).unwrap_or(Timestamp::UNIX_EPOCH);
         let owners = receipt.kept().map(OwnedCharge::owner).collect();
-        let newcomer = Newcomer { earliest: behind.as_nanos(), ..newcomer };
         let slots = attempt.slots.take().unwrap_or_else(|| limiter.inner.slots.lock(queue_of(receipt.charges())));
-        let entry = slots.enter(newcomer, (at, grant), &Owner { limiter, now });
+        let newcomer = newcomer(attempt, charges, behind);
+        let entry = slots.enter(newcomer, (receipt.at(), grant), &Owner { limiter, now });
         Self::new(limiter, (entry, owners), is_kept, behind)
     }
 
-    /// A free slot of the queue that these charges would join, or under a fair
-    /// rule one of a greedier tenant, in time for the newcomer. Also returns
-    /// whether it takes another waiter's place.
-    pub(super) fn free(attempt: &Attempt<'_>, charges: &[Charge<'_>], newcomer: Newcomer) -> Option<(Self, bool)> {
-        let (limiter, now) = (attempt.limiter, Timestamp::from_nanos(newcomer.now));
+    /// A slot that the queue of these charges keeps free, where there is one in
+    /// time: others may have reserved all later ones. Under a fair rule, a slot of a
+    /// tenant that has more waiters.
+    pub(super) fn free(attempt: &Attempt<'_>, charges: &[Charge<'_>]) -> Option<Self> {
+        let (limiter, now) = (attempt.limiter, attempt.now);
+        if limiter.inner.waiters.waiting() == 0 || attempt.shortest_bound(charges) == 0 {
+            return None;
+        }
         let behind = limiter.inner.cooldowns.until(charges, now).unwrap_or(Timestamp::UNIX_EPOCH);
-        let newcomer = Newcomer { earliest: behind.as_nanos(), ..newcomer };
+        let newcomer = newcomer(attempt, charges, behind);
         let queue = queue_of(charges.iter().copied());
         let (entry, is_taken) = limiter.inner.slots.enter_free(queue, newcomer, &Owner { limiter, now })?;
         let owner = |charge| OwnedCharge::new(charge, attempt.snapshot.policy).owner();
         let (owners, is_kept) = (charges.iter().map(owner).collect(), attempt.keeps_lease(charges));
-        Some((Self::new(limiter, (entry, owners), is_kept, behind), is_taken))
+        let reservation = Self::new(limiter, (entry, owners), is_kept, behind);
+        if !attempt.enter() {
+            if !is_taken {
+                return None;
+            }
+            // In the place of the waiter that has lost its slot, which leaves as soon as it
+            // is polled.
+            attempt.waiter.set(limiter.inner.waiters.replace(charges.iter().map(|charge| charge.key)));
+        }
+        Some(reservation)
     }
 
     fn new(limiter: &RateLimiter, (entry, owners): (SlotEntry, Owners), is_kept: bool, behind: Timestamp) -> Self {
