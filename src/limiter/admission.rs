@@ -235,11 +235,6 @@ impl Admission {
         admission
     }
 
-    /// Whether the request can be sent, or is rejected.
-    pub(super) fn is_done(&self) -> bool {
-        matches!(self.step, Step::Done(_))
-    }
-
     /// The request has waited. One that starts again afterwards, for a cooldown,
     /// is not reported twice.
     pub(super) fn report_wait(&mut self, decision: &Decision) {
@@ -324,7 +319,7 @@ impl Admission {
         let Undecided { enforced, shadow, path, entry, .. } = self.undecided.as_deref()?;
         let policy = enforced.first()?.policy();
         let enforced: Charges<'_> = enforced.iter().map(|kept| kept.charge().after_waiting(waited)).collect();
-        let shadow: Charges<'_> = shadow.iter().map(OwnedCharge::charge).collect();
+        let shadow = charges_of(shadow);
         let (step, waiter) = self.limiter.inner.current.with(|in_force| {
             let (snapshot, options) = (PolicySnapshot { policy, ..in_force }, self.options.after(waited));
             let mut attempt = Attempt::new(&self.limiter, snapshot, (&enforced, &shadow), now, options);
@@ -340,7 +335,7 @@ impl Admission {
 
     /// Its enforced charges, where it is undecided.
     pub(super) fn charges(&self) -> Charges<'_> {
-        self.kept().iter().map(OwnedCharge::charge).collect()
+        charges_of(self.kept())
     }
 
     pub(super) fn kept(&self) -> &[OwnedCharge] {
@@ -398,7 +393,7 @@ impl Admission {
     /// kept, whether it is polled or not.
     fn enter_queue(&mut self) {
         let (Step::Queue(queue), Some(undecided)) = (&self.step, &mut self.undecided) else { return };
-        let charges: Vec<_> = undecided.enforced.iter().map(OwnedCharge::charge).collect();
+        let charges = charges_of(&undecided.enforced);
         let priority = priority_in(&charges, queue.key);
         if let Some(entry) = &mut undecided.entry {
             return entry.move_to(queue.key, priority);
@@ -438,7 +433,7 @@ impl Admission {
         };
         let key: Fingerprint = entry.key();
         let time = nanos(called.replace(Instant::now()).unwrap_or(self.since).elapsed());
-        let charges: Charges<'_> = enforced.iter().map(OwnedCharge::charge).collect();
+        let charges = charges_of(enforced);
         let waits_for_rate = rate_queues(&charges).any(|keys| keys.contains(&key));
         drop(charges);
         if waits_for_rate {
@@ -448,10 +443,6 @@ impl Admission {
     }
 }
 
-/// Whether a wait counts from the reply's arrival instead of from the request.
-/// It does for a backend with its own clock, since the limiter does not know
-/// when on its own clock that backend decided. It also does after a failure,
-/// since the fallback limiter decides after the reply.
-pub(super) fn counts_from_arrival(result: &Result<Outcome, BackendError>) -> bool {
-    result.as_ref().map_or(true, |outcome| outcome.decided_at.is_some())
+fn charges_of(kept: &[OwnedCharge]) -> Charges<'_> {
+    kept.iter().map(OwnedCharge::charge).collect()
 }

@@ -1,40 +1,40 @@
-//! The synchronous core: resolves a request to its charges, asks the backend once,
-//! and says what the request does next. Never awaits, and keeps nothing of the
-//! request.
+//! Where every request enters: resolves it to its charges, and has them decided: at once by the
+//! shortcut [`Immediate`], or by an [`Attempt`]. Never awaits, and keeps nothing of the request.
 //!
-//! Invariant: every decision is made here, for every caller and whatever the request
-//! waited for before.
+//! The shortcut admits a request whose counters all exist and admit it now, in this process or
+//! by units that it has leased. It rejects nothing: what it does not admit is decided by an
+//! attempt. When both were measured, one tier took 1,966 instructions without it and
+//! [`CompiledPolicy::uniform`], 1,431 with the general resolver, and 870 with both.
+//!
+//! Invariants: every new request is decided here, for every caller. The shortcut charges all
+//! of a request, or nothing.
 
-use std::time::Duration;
+use std::{slice, sync::Arc, time::Duration};
 
 use http::Extensions;
 
 use super::{
-    admission::{Admission, Ask, Decided, Event, Next, Queue, Step},
-    attempt::{Attempt, AttemptOptions, Purpose, longest_wait},
+    adaptive_limit::limits::FoundLimits,
+    admission::{Decided, Next},
+    attempt::{Attempt, AttemptOptions, Purpose, rules},
+    conclude::add_tiers,
     current::PolicySnapshot,
-    fallback::fall_back,
-    immediate::Immediate,
-    lease::Lease,
+    lease::{Lease, is_kept_by},
     observe,
-    queue::longest_in_queue,
-    shadow::ask_shadows,
-    state::{Decider, RateLimiter},
+    permit::Charged,
+    state::{Decider, Grant, RateLimiter},
 };
 use crate::{
-    backend::{Charge, Decide, Outcome, OutcomeKind},
+    algorithm::QuotaStatus,
+    backend::{Charge, ImmediateStates, Receipt, TierState},
     decision::{Decision, RateLimitedKind},
     descriptor::{Descriptor, TenantRef},
+    fingerprint::Fingerprint,
     observe::{RequestResult, count_shed},
     overload::Overload,
-    policy::{Resolved, Unidentified, UnusableTiers},
+    policy::{CompiledPolicy, CompiledRule, Resolved, Unidentified, UnusableTiers},
     time::{Timestamp, nanos},
 };
-
-/// The shortest time after which the limiter counts a backend without a reply
-/// as failed. It also applies to a request that may wait for less: a caller
-/// with a short deadline must not be able to make a rule fail open.
-const REPLIES_WITHIN: Duration = Duration::from_secs(1);
 
 /// What a caller reads of a decision.
 #[derive(Clone, Copy, Debug)]
@@ -219,125 +219,144 @@ fn reject_unidentified(
     observe::record(snapshot.counters, Some((rule, priority)), RequestResult::Rejected, decision, now);
 }
 
-impl Attempt<'_> {
-    /// Decides a new request.
-    pub(super) fn start(&mut self, decision: &mut Decision) -> Next {
-        match self.ask(decision) {
-            Step::Done(kept) => Next::Done(kept.and_then(Lease::send)),
-            step => Next::Wait(Admission::new(self, step)),
-        }
+/// A request that may be admitted at once.
+#[derive(Clone, Copy)]
+struct Immediate<'a> {
+    limiter: &'a RateLimiter,
+    snapshot: PolicySnapshot<'a>,
+    now: Timestamp,
+    options: &'a AttemptOptions,
+}
+
+impl<'a> Immediate<'a> {
+    /// Under another policy, if there is one.
+    fn under(self, policy: Option<&'a Arc<CompiledPolicy>>) -> Self {
+        let policy = policy.unwrap_or(self.snapshot.policy);
+        Self { snapshot: PolicySnapshot { policy, ..self.snapshot }, ..self }
     }
 
-    /// Decides the request.
-    pub(super) fn admit(&mut self, event: Event, decision: &mut Decision) -> Step {
-        match event {
-            Event::Arrived => self.ask(decision),
-            // A backend that has just failed is not asked for shadow rules: that
-            // might take as long again.
-            Event::Replied(Err(error)) => fall_back(self, error, decision),
-            Event::Replied(Ok(mut outcome)) => self.reply(&mut outcome, decision),
-            Event::TimedOut(outcome) => self.conclude(self.enforced, &outcome, Decider::Backend, decision),
-        }
+    /// Whether a request that is admitted now is also sent now: no key cools down. The holder
+    /// of a permit also keeps to the resume schedules of its keys. By leased units neither a
+    /// permit is made, nor is the fallback limiter kept warm.
+    #[inline]
+    fn is_possible(&self) -> bool {
+        let Self { limiter, snapshot, now, options } = *self;
+        let cooldowns = &limiter.inner.cooldowns;
+        let is_put_off = cooldowns.any(now) || options.acquires() && cooldowns.is_paced();
+        let may_be_leased = || {
+            let is_sent = options.purpose == Purpose::Send;
+            limiter.inner.leases && is_sent && !snapshot.policy.fails_locally
+        };
+        let is_here = limiter.inner.engine.is_some() || may_be_leased();
+        is_here && !options.peeks() && !is_put_off
     }
 
-    /// Asks the backend, unless a key is cooling down, or another request is ahead
-    /// in its queue.
-    fn ask(&mut self, decision: &mut Decision) -> Step {
-        if self.enforced.is_empty() {
-            return self.reply(&mut Outcome::admitted(Duration::ZERO), decision);
+    /// Charges the rule of a [uniform](CompiledPolicy::uniform) policy. `None` where the
+    /// request is not admitted at once. A tier of which nothing is kept is charged without a
+    /// [`Charge`], which is large: 154 of the 804 instructions of a decision.
+    #[inline]
+    fn allow_uniform(
+        &self,
+        rule: &CompiledRule,
+        key: Fingerprint,
+        descriptor: &Descriptor<'_>,
+        decided: &mut Decided<'_>,
+    ) -> Option<Next> {
+        let Self { limiter: RateLimiter { inner }, snapshot, now, options } = *self;
+        let is_kept = self.may_keep() || options.acquires() || inner.top.is_some();
+        let (Some(engine), [tier], false) = (&inner.engine, rule.uniform_tiers(), is_kept) else {
+            return self.allow_charge(rule, key, descriptor, decided);
+        };
+        let (QuotaStatus { remaining, reset }, _) = engine.0.charge_tier(tier, key, rule.cost_of(descriptor), now)?;
+        let decision = &mut *decided.decision;
+        if options.reads_decision {
+            decision.add_tier(tier.status(remaining, reset, false));
+            decision.admit(now, 0);
         }
-        if let Some(until) = self.held_until() {
-            return self.cool_down(until, decision);
-        }
-        if let Some(key) = self.blocked() {
-            return self.reply(&mut self.behind(key), decision);
-        }
-        let mut decided = self.ask_backend();
-        match decided {
-            Decide::Now(Ok(ref mut outcome)) => self.reply(outcome, decision),
-            // Shadow rules would ask in vain.
-            Decide::Now(Err(error)) => fall_back(self, error, decision),
-            Decide::Later(reply) => {
-                Step::Ask(Box::new(Ask { reply, now: self.now, waited: 0, reply_timeout: self.reply_timeout() }))
-            }
-        }
+        let priority = descriptor.stated_priority().unwrap_or_default();
+        observe::record(snapshot.counters, [(rule, priority)], RequestResult::Allowed, decision, now);
+        Some(Next::Done(None))
     }
 
-    /// Until when the backend must not be asked, since a key is cooling down or resumes by a
-    /// schedule.
-    fn held_until(&self) -> Option<Timestamp> {
-        let cooldowns = &self.limiter.inner.cooldowns;
-        if !cooldowns.any(self.now) && !cooldowns.is_paced() && self.options.endpoint_until.is_none() {
+    #[inline(never)]
+    fn allow_charge(
+        &self,
+        rule: &CompiledRule,
+        key: Fingerprint,
+        descriptor: &Descriptor<'_>,
+        decided: &mut Decided<'_>,
+    ) -> Option<Next> {
+        self.allow(slice::from_mut(&mut rule.uniform_charge(key, descriptor)), decided)
+    }
+
+    /// Whether the request may keep a lease.
+    fn may_keep(&self) -> bool {
+        self.options.keeps_lease || self.snapshot.policy.keeps_receipts()
+    }
+
+    /// Charges all rules that apply. `None` where the request is not admitted at once.
+    #[inline]
+    fn allow(&self, charges: &mut [Charge<'_>], decided: &mut Decided<'_>) -> Option<Next> {
+        let Self { limiter, snapshot, now, options } = *self;
+        let may_keep = self.may_keep();
+        let limits = if may_keep { Some(self.limits(charges)?) } else { None };
+        let mut states = ImmediateStates::default();
+        let is_charged = match &limiter.inner.engine {
+            Some(engine) => engine.0.charge_now(charges, now, &mut states),
+            None => self.charge_leased(charges, &mut states),
+        };
+        if !is_charged {
             return None;
         }
-        let of_endpoint = self.options.endpoint_until.filter(|until| *until > self.now);
-        let paced = || {
-            let until = cooldowns.paced_until(self.enforced, self.now)?;
-            (nanos(until.saturating_since(self.now)) > self.shortest_bound(self.enforced)).then_some(until)
-        };
-        self.limiter.cooling_until(self.enforced, self.now).max(of_endpoint).or_else(paced)
+        // First, so that what is charged has an owner if a report panics.
+        let lease = limits.and_then(|limits| self.lease(charges, &states.0, limits));
+        let decision = &mut *decided.decision;
+        if options.reads_decision {
+            add_tiers(decision, charges, &states.0);
+            decision.admit(now, 0);
+        }
+        observe::record(snapshot.counters, rules(charges), RequestResult::Allowed, decision, now);
+        observe::count_units(limiter.inner.top.as_deref(), snapshot.counters, charges, decision, now);
+        if lease.is_none() && options.acquires() {
+            decided.charged = Some(Charged::new(limiter, snapshot.policy, charges, &states.0));
+        }
+        Some(Next::Done(lease))
     }
 
-    fn ask_backend(&self) -> Decide {
+    /// The limits that were found for these charges, which may keep a lease: to look them up
+    /// again took 157 instructions. `None` where they may not be charged here: for a lease,
+    /// counters of this process have to count the request, no key may resume by a schedule, and
+    /// no request may be ahead in a queue.
+    #[inline(never)]
+    fn limits(&self, charges: &mut [Charge<'_>]) -> Option<FoundLimits> {
         let inner = &self.limiter.inner;
-        if self.options.peeks() {
-            return inner.backend.peek(&self.request(self.enforced, Duration::ZERO));
+        if inner.engine.is_none() || inner.cooldowns.is_paced() || !inner.queues.are_empty() {
+            return None;
         }
-        let mut max_wait = self.reserved_ahead();
-        // An engine in this process asks for a waiter slot when it is about to reserve.
-        // Another backend is asked once: a second round trip costs more than to count a
-        // waiter that never waits.
-        if inner.engine.is_none() && longest_wait(self.enforced, self.options.max_wait) > 0 && !self.enter() {
-            max_wait = Duration::ZERO;
+        if !self.snapshot.policy.adapts {
+            return Some(FoundLimits::new());
         }
-        self.lock_slots(max_wait);
-        let decided = inner.backend.decide(&self.request(self.enforced, max_wait));
-        if !matches!(&decided, Decide::Now(Ok(Outcome { answer: OutcomeKind::Admitted { wait: 1.. }, .. }))) {
-            self.slots.take();
-        }
-        decided
+        Some(charges.iter_mut().filter_map(|charge| self.limiter.adapt(charge, self.now)).collect())
     }
 
-    /// Turns the backend's reply into the next step.
-    fn reply(&mut self, outcome: &mut Outcome, decision: &mut Decision) -> Step {
-        if outcome.later > 0 {
-            self.now = self.now.saturating_add(Duration::from_nanos(outcome.later));
+    /// The lease that a request keeps of these charges.
+    #[inline(never)]
+    fn lease(&self, charges: &[Charge<'_>], states: &[TierState], limits: FoundLimits) -> Option<Arc<Lease>> {
+        let Self { limiter, snapshot: PolicySnapshot { policy, .. }, now, options } = *self;
+        if !options.keeps_lease && !charges.iter().any(is_kept_by) {
+            return None;
         }
-        let pause = self.queue_for_rate(outcome);
-        if let OutcomeKind::Busy { key } = outcome.answer
-            && longest_in_queue(self.enforced, key, self.options.max_wait) > 0
-            && self.enter()
-        {
-            return Step::Queue(Box::new(Queue { key, outcome: outcome.clone(), pause }));
-        }
-        let step = self.conclude(self.enforced, outcome, Decider::Backend, decision);
-        let asks_shadows = !self.shadow.is_empty() && (decision.is_allowed() || self.options.peeks());
-        if asks_shadows { ask_shadows(self, step, decision) } else { step }
+        let receipt = Receipt::immediate(policy, charges, now, states.iter().map(|state| (state.reset, state.mark)));
+        let limits = limiter.found_in_flight(charges, states, limits, now);
+        let mut lease = Lease::new(limiter, Grant { limits, ..Grant::new(Decider::Backend, receipt) });
+        lease.count();
+        Some(Arc::new(lease))
     }
 
-    /// A key is cooling down: the request waits for the end, or is rejected.
-    #[cold]
-    fn cool_down(&mut self, until: Timestamp, decision: &mut Decision) -> Step {
-        let wait = nanos(until.saturating_since(self.now));
-        let may_wait = wait <= self.shortest_bound(self.enforced);
-        if may_wait && self.enter() {
-            return Step::CoolDown(until);
-        }
-        let kind = if may_wait { RateLimitedKind::QueueFull } else { RateLimitedKind::Cooldown };
-        decision.reject(kind, self.now, Some(wait));
-        self.record_rejection(self.enforced, decision);
-        Step::Done(None)
-    }
-
-    /// How long to wait for a reply: as long as the request may wait. `None` where
-    /// it may not wait: the backend's own deadline is then the bound. In a queue
-    /// there is always a bound, since other requests wait behind this one.
-    fn reply_timeout(&self) -> Option<Duration> {
-        let (charges, max_wait) = (self.enforced, self.options.max_wait);
-        let longest = match self.queued {
-            Some((key, _)) => Duration::from_nanos(longest_in_queue(charges, key, max_wait)),
-            None => charges.iter().map(Charge::max_wait).max().unwrap_or_default().min(max_wait),
-        };
-        (self.queued.is_some() || !longest.is_zero()).then(|| longest.max(REPLIES_WITHIN))
+    /// Charges all rules that apply by units that the backend has leased.
+    #[inline(never)]
+    fn charge_leased(&self, charges: &[Charge<'_>], states: &mut ImmediateStates) -> bool {
+        let backend = self.limiter.inner.backend.extension();
+        backend.is_some_and(|backend| backend.charge_leased(charges, self.now, states))
     }
 }

@@ -21,11 +21,11 @@ use std::{
 use tokio::{runtime::Handle, time::Sleep};
 
 use super::{
-    admission::{Admission, Event, Step, counts_from_arrival},
+    admission::{Admission, Event, Step},
+    ask::counts_from_arrival,
     conclude::state_status,
     lease::Lease,
     observe::{self, RuleAndPriority},
-    shadow::poll_replies,
     state::{Decider, Grant},
     wait::{fifo::QueueEntry, slots::SlotTime},
 };
@@ -56,6 +56,11 @@ impl Admission {
         decision.reject(RateLimitedKind::NoRuntime, self.limiter.now(), None);
         Err(decision)
     }
+
+    /// Waits until the request can be sent, or is rejected.
+    pub(crate) fn drive(self: Box<Self>, decision: Decision) -> Driving {
+        Box::pin(Drive { admission: Some(self), decision, timer: Timer::default() })
+    }
 }
 
 pin_project_lite::pin_project! {
@@ -68,12 +73,24 @@ pin_project_lite::pin_project! {
     }
 }
 
-impl Admission {
-    /// Waits until the request can be sent, or is rejected.
-    pub(crate) fn drive(self: Box<Self>, decision: Decision) -> Driving {
-        Box::pin(Drive { admission: Some(self), decision, timer: Timer::default() })
-    }
+impl Future for Drive {
+    type Output = (Decision, Box<Admission>);
 
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        loop {
+            if let Some(mut admission) = this.admission.take_if(|admission| matches!(admission.step, Step::Done(_))) {
+                let decision = mem::replace(this.decision, Decision::unlimited());
+                admission.report_wait(&decision);
+                return Poll::Ready((decision, admission));
+            }
+            let Some(admission) = this.admission else { return Poll::Pending };
+            ready!(admission.poll_next(this.decision, this.timer.as_mut(), cx));
+        }
+    }
+}
+
+impl Admission {
     /// Ready once the event of the current step has come, and the next step is
     /// taken.
     fn poll_next(&mut self, decision: &mut Decision, mut timer: Pin<&mut Timer>, cx: &mut Context<'_>) -> Poll<()> {
@@ -133,7 +150,7 @@ impl Admission {
                 self.on_reply(result, decision);
             }
             Step::AskShadows(shadows) => {
-                ready!(poll_replies(limiter, *options, shadows, decision, cx));
+                ready!(shadows.poll(limiter, *options, decision, cx));
                 self.on_shadow_replies();
             }
         }
@@ -260,27 +277,6 @@ impl Admission {
         if let Step::AskShadows(replies) = mem::replace(&mut self.step, Step::Done(None)) {
             let step = replies.then.keep(&self.limiter, replies.leases);
             self.take_step(step);
-        }
-    }
-}
-
-impl Future for Drive {
-    type Output = (Decision, Box<Admission>);
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut this = self.project();
-        loop {
-            match this.admission.take_if(|admission| admission.is_done()) {
-                Some(mut admission) => {
-                    let decision = mem::replace(this.decision, Decision::unlimited());
-                    admission.report_wait(&decision);
-                    return Poll::Ready((decision, admission));
-                }
-                None => match this.admission {
-                    Some(admission) => ready!(admission.poll_next(this.decision, this.timer.as_mut(), cx)),
-                    None => return Poll::Pending,
-                },
-            }
         }
     }
 }

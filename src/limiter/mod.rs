@@ -5,14 +5,13 @@
 
 mod adaptive_limit;
 mod admission;
+mod ask;
 mod attempt;
 mod conclude;
 mod current;
 mod decide;
 mod drive;
-mod fallback;
 mod first_requests;
-mod immediate;
 mod inspect;
 mod lease;
 mod observe;
@@ -21,7 +20,6 @@ mod queue;
 mod replace;
 mod reservation;
 mod settle;
-mod shadow;
 mod state;
 mod upstream;
 mod wait;
