@@ -323,7 +323,7 @@ impl Admission {
         let (step, waiter) = self.limiter.inner.current.with(|in_force| {
             let (snapshot, options) = (PolicySnapshot { policy, ..in_force }, self.options.after(waited));
             let mut attempt = Attempt::new(&self.limiter, snapshot, (&enforced, &shadow), now, options);
-            attempt.queued = entry.as_ref().map(|entry| (entry.key(), entry.number()));
+            attempt.queued = entry.as_ref();
             attempt.path = path.as_deref();
             attempt.waiter.set(waiter);
             let step = attempt.admit(event, decision);

@@ -157,7 +157,7 @@ impl Attempt<'_> {
     fn reply_timeout(&self) -> Option<Duration> {
         let (charges, max_wait) = (self.enforced, self.options.max_wait);
         let longest = match self.queued {
-            Some((key, _)) => Duration::from_nanos(longest_in_queue(charges, key, max_wait)),
+            Some(entry) => Duration::from_nanos(longest_in_queue(charges, entry.key(), max_wait)),
             None => charges.iter().map(Charge::max_wait).max().unwrap_or_default().min(max_wait),
         };
         (self.queued.is_some() || !longest.is_zero()).then(|| longest.max(REPLIES_WITHIN))

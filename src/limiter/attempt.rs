@@ -13,13 +13,12 @@ use super::{
     lease::is_kept_by,
     observe::{self, RuleAndPriority},
     state::{Grant, RateLimiter},
-    wait::{WaiterGrant, slots::LockedQueue},
+    wait::{WaiterGrant, fifo::QueueEntry, slots::LockedQueue},
 };
 use crate::{
     backend::{Caller, Charge, Request},
     decision::Decision,
     descriptor::Descriptor,
-    fingerprint::Fingerprint,
     observe::RequestResult,
     policy::CompiledPolicy,
     time::{Timestamp, nanos},
@@ -105,8 +104,8 @@ pub(super) struct Attempt<'a> {
     pub(super) options: AttemptOptions,
     /// The time of the request.
     pub(super) now: Timestamp,
-    /// The queue in which it waits, and its number there.
-    pub(super) queued: Option<(Fingerprint, u64)>,
+    /// Its position in the queue in which it waits.
+    pub(super) queued: Option<&'a QueueEntry>,
     pub(super) waiter: Cell<WaiterGrant>,
     /// The request's path, which the log names where a shadow rule would have rejected it.
     pub(super) path: Option<&'a str>,

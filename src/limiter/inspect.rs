@@ -52,7 +52,7 @@ impl RateLimiter {
     /// For each rule of the policy in force, the `n` tenants that used most units, the `n`
     /// with most rejections, and of those that are counted, the `n` with least left: up to
     /// `3 * n`, those with most units first. Empty unless
-    /// [`top_tenants`](RateLimiterBuilder::top_tenants) asked for it.
+    /// [`top_tenants`](super::RateLimiterBuilder::top_tenants) asked for it.
     ///
     /// Rules count here whose counters differ by tenant or another key, and `fair` ones. Units are
     /// those charged in advance: what is settled, refunded or

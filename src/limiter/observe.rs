@@ -45,7 +45,7 @@ use crate::{
 #[repr(align(64))]
 pub(super) struct Counters {
     results: [AtomicU64; RequestResult::COUNT],
-    pub(super) sampler: Sampler,
+    sampler: Sampler,
 }
 
 impl Counters {
@@ -57,7 +57,7 @@ impl Counters {
     }
 
     /// All that this thread has decided.
-    pub(super) fn decisions(&self) -> u64 {
+    fn decisions(&self) -> u64 {
         self.results.iter().fold(0, |sum, counter| sum.wrapping_add(counter.load(Ordering::Relaxed)))
     }
 

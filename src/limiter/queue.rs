@@ -11,7 +11,6 @@ use std::{slice, time::Duration};
 use super::{
     attempt::{Attempt, longest_wait},
     state::RateLimiter,
-    wait::fifo::{NOT_QUEUED, numbered},
 };
 use crate::{
     backend::{Charge, Decide, Outcome, OutcomeKind, Receipt},
@@ -80,10 +79,7 @@ impl Attempt<'_> {
         if inner.queues.are_empty() {
             return None;
         }
-        let is_ahead = |key: &Fingerprint| {
-            let number = self.queued.map_or(NOT_QUEUED, |(_, number)| number);
-            inner.queues.has_before(*key, numbered(priority_in(charges, *key), number))
-        };
+        let is_ahead = |key: &Fingerprint| inner.queues.is_behind(*key, priority_in(charges, *key), self.queued);
         let mut keys = charges.iter().flat_map(in_flight).chain(rate_queues(charges)).map(|[own, _]| own);
         keys.find(is_ahead).or_else(|| {
             // Whether a concurrency limit is counted by the overflow counter

@@ -44,13 +44,9 @@ pub(in crate::limiter) struct WaitQueues {
     queues: Sharded<Queue>,
 }
 
-/// The number of a request that is in no queue: all entries of its priority are before it,
-/// and those of higher ones.
-pub(in crate::limiter) const NOT_QUEUED: u64 = u64::MAX;
-
 /// The number that one has in a queue in which it has this priority. The highest priority has
 /// the smallest numbers.
-pub(in crate::limiter) fn numbered(priority: Priority, number: u64) -> u64 {
+fn numbered(priority: Priority, number: u64) -> u64 {
     (Priority::Critical as u64 - priority as u64) << ARRIVAL_BITS | number & ((1 << ARRIVAL_BITS) - 1)
 }
 
@@ -98,8 +94,13 @@ impl WaitQueues {
         self.waiting.load(Ordering::SeqCst) == 0
     }
 
-    /// Whether a request waits for the key that came before `number`.
-    pub(in crate::limiter) fn has_before(&self, key: Fingerprint, number: u64) -> bool {
+    /// Whether a request waits for the key that is ahead of one with this priority: ahead of
+    /// its entry, or of a newcomer, which is behind all of its priority.
+    pub(in crate::limiter) fn is_behind(&self, key: Fingerprint, priority: Priority, own: Option<&QueueEntry>) -> bool {
+        self.has_before(key, numbered(priority, own.map_or(u64::MAX, |own| own.number)))
+    }
+
+    fn has_before(&self, key: Fingerprint, number: u64) -> bool {
         let queues = self.queues.of(key);
         let first = queues.get(&key.to_u128()).and_then(|queue| queue.keys().next());
         first.is_some_and(|first| *first < number)
@@ -175,10 +176,6 @@ impl QueueEntry {
 
     pub(in crate::limiter) fn key(&self) -> Fingerprint {
         self.key
-    }
-
-    pub(in crate::limiter) fn number(&self) -> u64 {
-        self.number
     }
 
     /// In how long the queue shows overload, if it is not empty meanwhile; zero if it does.

@@ -27,7 +27,7 @@ fn a_higher_priority_is_ahead_of_all_lower_ones() {
     let join = |priority| queues.join(key(1), priority, None);
     let (low, high, late) = (join(Priority::Low), join(Priority::High), join(Priority::High));
     assert_eq!([&low, &high, &late].map(QueueEntry::is_first), [false, true, false]);
-    let is_behind = |priority| queues.has_before(key(1), numbered(priority, NOT_QUEUED));
+    let is_behind = |priority| queues.is_behind(key(1), priority, None);
     assert_eq!(Priority::ALL.iter().map(|class| is_behind(*class)).collect::<Vec<_>>(), [true, true, true, false]);
     drop(high);
     assert!(is_called(&late) && late.is_first());
