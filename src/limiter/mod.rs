@@ -1,7 +1,8 @@
 //! A policy, a backend and a clock: [`RateLimiter`]. Usable without tower.
 //!
-//! This file is the public face. `decide` decides every request, synchronously; one
-//! that has to wait becomes an `Admission`, and `drive` is the only loop that awaits.
+//! This file is the public face of decisions. `decide` decides every request, synchronously;
+//! one that has to wait becomes an `Admission`, and `drive` is the only loop that awaits.
+//! `state` builds the limiter, `replace` replaces its policy, and `inspect` shows what it does.
 
 mod adaptive_limit;
 mod admission;

@@ -9,10 +9,10 @@
 //!
 //! Invariants: a waiting request is woken or has a timer, and one that is dropped has left
 //! its queue. A key is known only while a request waits for it, so the maps hold at most one
-//! entry per charge of a waiter. A lock is held for one look-up, and that of a queue of slots while an engine in
-//! this process decides or refunds. A waker is foreign code, which may panic or do anything
-//! else: it runs and is dropped when no lock is held and the change that it announces is
-//! complete.
+//! entry per charge of a waiter. A lock is held for one look-up, and that of a queue of slots
+//! while an engine in this process decides or refunds. A waker is foreign code, which may
+//! panic or do anything else: it runs and is dropped when no lock is held and the change that
+//! it announces is complete.
 
 pub(super) mod fifo;
 pub(super) mod slots;
