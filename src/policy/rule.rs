@@ -529,6 +529,9 @@ impl Rule {
     /// Unset, a layer delays nothing, and
     /// [`RateLimiter::acquire`](crate::RateLimiter::acquire) waits as long as its
     /// caller allows. Set, it bounds both.
+    ///
+    /// A waiter reserves its slot in all rules that apply to it: see
+    /// [the guide](crate::guide::waiting#several-rules) if several tenants share one of them.
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = Some(max_wait);
         self

@@ -12,7 +12,7 @@ use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt};
-use tower_ratelimit::{Policy, Quota, RateLimitLayer, RateLimiter, Rule, testing::TokioClock};
+use tower_ratelimit::{Dimension, Policy, Quota, RateLimitLayer, RateLimiter, Rule, tenant, testing::TokioClock};
 
 use super::hello;
 
@@ -156,4 +156,47 @@ async fn mistake_12_poll_ready_charges_nothing() {
     }
     let response = service.oneshot(Request::new(())).await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);
+}
+
+/// All tenants share one rule; in the other, a tenant may wait for its own slot.
+fn shared_and_own() -> RateLimiter {
+    let own = Rule::new("own").tier(Quota::new(1, 5 * SECOND)).max_wait(8 * SECOND);
+    let shared = Rule::new("shared").per([] as [Dimension; 0]).tier(Quota::per_second(50));
+    let limiter = RateLimiter::builder().policy(Policy::new().rule(own).rule(shared)).clock(TokioClock::default());
+    limiter.build().unwrap()
+}
+
+fn of(tenant: &'static str) -> Request<()> {
+    Request::builder().header("x-tenant", tenant).body(()).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_reserves_its_slot_in_every_rule() {
+    let limiter = shared_and_own();
+    let service = RateLimitLayer::new(limiter).tenant(tenant::header("x-tenant")).layer(hello());
+    assert_eq!(service.clone().oneshot(of("acme")).await.unwrap().status(), StatusCode::OK);
+
+    let mut waits = Box::pin(service.clone().oneshot(of("acme")));
+    assert!(poll_once(&mut waits).is_none());
+    let other = service.clone().oneshot(of("initech")).await.unwrap();
+    assert_eq!(other.status(), StatusCode::TOO_MANY_REQUESTS, "the next slot of the shared rule is behind the waiter");
+
+    assert_eq!(waits.await.unwrap().status(), StatusCode::OK);
+    assert_eq!(service.clone().oneshot(of("initech")).await.unwrap().status(), StatusCode::OK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_reserves_nothing_in_a_rule_of_an_inner_layer() {
+    let (limiter, start) = (shared_and_own(), Instant::now());
+    let layer = |rule| RateLimitLayer::new(limiter.clone()).tenant(tenant::header("x-tenant")).rule(rule);
+    let service = layer("own").layer(layer("shared").layer(hello()));
+    assert_eq!(service.clone().oneshot(of("acme")).await.unwrap().status(), StatusCode::OK);
+
+    let mut waits = Box::pin(service.clone().oneshot(of("acme")));
+    assert!(poll_once(&mut waits).is_none());
+    assert_eq!(service.clone().oneshot(of("initech")).await.unwrap().status(), StatusCode::OK);
+    assert_eq!(start.elapsed(), Duration::ZERO);
+
+    assert_eq!(waits.await.unwrap().status(), StatusCode::OK);
+    assert_eq!(start.elapsed(), 5 * SECOND);
 }
