@@ -83,7 +83,7 @@ impl<M: MachineSource> Engine<M> {
             let mut outcome = Outcome::undecided();
             let decision = Decision { machines, request, now: request.now.as_nanos() };
             outcome.answer = decision.charge(&mut transaction, &mut outcome.tiers);
-            count_asked(machines, request.charges);
+            machines.count_asked(request.charges);
             outcome
         })
     }
@@ -105,7 +105,7 @@ impl<M: MachineSource> Engine<M> {
         self.source.with(charges, now, |machines| {
             let is_charged = charge_now(machines, &self.store, charges, now, states);
             if is_charged {
-                count_asked(machines, charges);
+                machines.count_asked(charges);
             }
             is_charged
         })
@@ -172,16 +172,6 @@ impl<M: MachineSource> InProcessEngine for Engine<M> {
 
     fn counts_shares(&self) -> bool {
         M::COUNTS_SHARES
-    }
-}
-
-/// Counts what a request asked each rule for, once for all tiers of the rule.
-#[inline]
-fn count_asked(machines: impl Machines, charges: &[Charge<'_>]) {
-    for charge in charges {
-        if let Some(tier) = charge.tiers().first() {
-            machines.count_asked(charge, tier);
-        }
     }
 }
 

@@ -69,9 +69,9 @@ pub(crate) trait MachineSource: fmt::Debug + Send + Sync + 'static {
 pub(crate) trait Machines: Copy {
     fn of<'t>(&'t self, key: Fingerprint, tier: &'t Tier) -> &'t Machine;
 
-    /// Counts a charge's cost as asked for.
+    /// Counts what a request asks each rule for, once for all tiers of the rule.
     #[inline]
-    fn count_asked(self, _charge: &Charge<'_>, _tier: &Tier) {}
+    fn count_asked(self, _: &[Charge<'_>]) {}
 }
 
 /// Counts the whole quota.

@@ -327,9 +327,11 @@ impl Machines for &ThreadMachines {
         self.get(key, tier).map_or(&self.nothing, |cached| &cached.machine)
     }
 
-    fn count_asked(self, charge: &Charge<'_>, tier: &Tier) {
-        if let Some(cached) = self.get(charge.key, tier) {
-            cached.count(charge.cost);
+    fn count_asked(self, charges: &[Charge<'_>]) {
+        for charge in charges {
+            if let Some(cached) = charge.tiers().first().and_then(|tier| self.get(charge.key, tier)) {
+                cached.count(charge.cost);
+            }
         }
     }
 }
