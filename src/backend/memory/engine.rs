@@ -78,23 +78,19 @@ impl<M: MachineSource> Engine<M> {
 
     #[inline]
     fn decide_at(&self, request: &Request<'_>) -> Outcome {
-        self.with_machines(request, |machines| {
-            let mut transaction = Transaction::new(machines, &self.store, request.charges);
+        self.transact(request, |transaction| {
             let mut outcome = Outcome::undecided();
-            let decision = Decision { machines, request, now: request.now.as_nanos() };
-            outcome.answer = decision.charge(&mut transaction, &mut outcome.tiers);
-            machines.count_asked(request.charges);
+            outcome.answer = transaction.charge(&mut outcome.tiers);
+            transaction.machines.count_asked(request.charges);
             outcome
         })
     }
 
     /// The outcome that [`Self::charge`] would have, charging nothing.
     pub(crate) fn look(&self, request: &Request<'_>) -> Outcome {
-        self.with_machines(request, |machines| {
-            let mut transaction = Transaction::new(machines, &self.store, request.charges);
+        self.transact(request, |transaction| {
             let mut outcome = Outcome::undecided();
-            let decision = Decision { machines, request, now: request.now.as_nanos() };
-            outcome.answer = decision.look(&mut transaction, &mut outcome.tiers);
+            outcome.answer = transaction.look(&mut outcome.tiers);
             outcome
         })
     }
@@ -111,9 +107,12 @@ impl<M: MachineSource> Engine<M> {
         })
     }
 
+    /// Runs `run` with the machines and the locks of the request's tiers.
     #[inline]
-    fn with_machines<R>(&self, request: &Request<'_>, run: impl FnOnce(M::Machines<'_>) -> R) -> R {
-        self.source.with(request.charges, request.now.as_nanos(), run)
+    fn transact<R>(&self, request: &Request<'_>, run: impl FnOnce(&mut Transaction<'_, M::Machines<'_>>) -> R) -> R {
+        self.source.with(request.charges, request.now.as_nanos(), |machines| {
+            run(&mut Transaction::new(machines, &self.store, request))
+        })
     }
 }
 
@@ -155,14 +154,12 @@ impl<M: MachineSource> InProcessEngine for Engine<M> {
     }
 
     fn overflow_in_flight(&self, request: &Request<'_>) -> SmallVec<[Fingerprint; 1]> {
-        let now = request.now.as_nanos();
-        self.with_machines(request, |machines| {
-            let mut transaction = Transaction::new(machines, &self.store, request.charges);
+        self.transact(request, |transaction| {
             let mut found = FoundTiers::new();
-            if transaction.find_all(request.charges, now, &mut found) {
+            if transaction.find_all(&mut found) {
                 return SmallVec::new();
             }
-            transaction.reserve_entries(request.charges, now, &mut found);
+            transaction.reserve_entries(&mut found);
             transaction.release(&found);
             let all = tiers(request.charges).zip(&found);
             let overflow = all.filter(|((_, tier), found)| tier.is_in_flight() && found.is_overflow());
@@ -175,50 +172,40 @@ impl<M: MachineSource> InProcessEngine for Engine<M> {
     }
 }
 
-/// Decides over the tiers of a request, at one time. Not the caller's
-/// [`Decision`](crate::decision::Decision), which is made of the outcome.
-struct Decision<'r, M> {
-    machines: M,
-    request: &'r Request<'r>,
-    now: u64,
-}
-
-impl<M: Machines> Decision<'_, M> {
+/// Decides over the tiers of a request, at one time.
+impl<M: Machines> Transaction<'_, M> {
     /// Adds the status of each tier to `states`.
     #[inline]
-    fn charge(&self, transaction: &mut Transaction<'_, M>, states: &mut TierStates) -> OutcomeKind {
-        let Self { request, now, .. } = *self;
-        let charges = request.charges;
+    fn charge(&mut self, states: &mut TierStates) -> OutcomeKind {
+        let (charges, now) = (self.request.charges, self.now());
         let mut found = FoundTiers::new();
-        let is_complete = transaction.find_all(charges, now, &mut found);
+        let is_complete = self.find_all(&mut found);
         let mut earliest = self.earliest(&found);
         // No state makes way for a request that is rejected anyway.
         if !is_complete && earliest.is_some() {
-            transaction.find_or_reserve(charges, now, &mut found);
+            self.find_or_reserve(&mut found);
             earliest = self.earliest(&found);
         }
         let admitted = match earliest {
-            Some(at) if at > now || charges.iter().any(Charge::is_smooth) => {
-                self.departure(transaction, at, &mut found)
-            }
+            Some(at) if at > now || charges.iter().any(Charge::is_smooth) => self.departure(at, &mut found),
             at => at,
         };
         let Some(at) = admitted else {
-            transaction.release(&found);
-            transaction.read(charges, now, &found, states);
+            self.release(&found);
+            self.read(&found, states);
             return self.rejection(&found);
         };
-        transaction.commit(charges, (now, at), &found, states);
+        self.commit(at, &found, states);
         OutcomeKind::Admitted { wait: at - now }
     }
 
     /// When a request that could be admitted at `at` is admitted; `None` if it may not
     /// wait so long.
     #[cold]
-    fn departure(&self, transaction: &mut Transaction<'_, M>, at: u64, found: &mut FoundTiers) -> Option<u64> {
-        let Self { request, now, .. } = *self;
+    fn departure(&mut self, at: u64, found: &mut FoundTiers) -> Option<u64> {
+        let (request, now) = (self.request, self.now());
         let is_smooth = request.charges.iter().any(Charge::is_smooth);
-        let paces = is_smooth.then(|| transaction.paces(request, now, at, found));
+        let paces = is_smooth.then(|| self.paces(at, found));
         let departure = paces.as_ref().map_or(at, |paces| paces.departure(at));
         if departure > now && !request.enters_queue() {
             return (at == now).then_some(now);
@@ -229,13 +216,12 @@ impl<M: Machines> Decision<'_, M> {
         Some(departure)
     }
 
-    fn look(&self, transaction: &mut Transaction<'_, M>, states: &mut TierStates) -> OutcomeKind {
-        let Self { request, now, .. } = *self;
+    fn look(&mut self, states: &mut TierStates) -> OutcomeKind {
         let mut found = FoundTiers::new();
-        transaction.find_all(request.charges, now, &mut found);
-        transaction.read(request.charges, now, &found, states);
+        self.find_all(&mut found);
+        self.read(&found, states);
         match self.earliest(&found) {
-            Some(at) => OutcomeKind::Admitted { wait: at - now },
+            Some(at) => OutcomeKind::Admitted { wait: at - self.now() },
             None => self.rejection(&found),
         }
     }
@@ -244,25 +230,25 @@ impl<M: Machines> Decision<'_, M> {
     /// it may wait.
     #[inline]
     fn earliest(&self, found: &[FoundTier]) -> Option<u64> {
-        let start = self.now.saturating_add(self.request.cooldown_left());
+        let start = self.now().saturating_add(self.request.cooldown_left());
         let at = found.iter().try_fold(start, |at, tier| Some(at.max(tier.earliest?)));
-        at.filter(|&at| at == self.now || self.may_wait(found, at))
+        at.filter(|&at| at == self.now() || self.may_wait(found, at))
     }
 
     /// The answer to a request that is not admitted.
     #[cold]
     fn rejection(&self, found: &[FoundTier]) -> OutcomeKind {
         let known = |at: u64, tier: &FoundTier| {
-            Some(at.max(tier.earliest.map(|time| if time == UNKNOWN_TIME { self.now } else { time })?))
+            Some(at.max(tier.earliest.map(|time| if time == UNKNOWN_TIME { self.now() } else { time })?))
         };
-        let start = self.now.saturating_add(self.request.cooldown_left());
+        let start = self.now().saturating_add(self.request.cooldown_left());
         let Some(at) = found.iter().try_fold(start, known) else { return OutcomeKind::Rejected { retry_after: None } };
         let full = tiers(self.request.charges).zip(found).find(|(_, found)| found.earliest == Some(UNKNOWN_TIME));
         match full {
-            Some(((charge, tier), full)) if at == self.now || self.may_wait(found, at) => {
+            Some(((charge, tier), full)) if at == self.now() || self.may_wait(found, at) => {
                 OutcomeKind::Busy { key: full.key(charge).tier(tier.salt) }
             }
-            _ => OutcomeKind::Rejected { retry_after: Some(at - self.now) },
+            _ => OutcomeKind::Rejected { retry_after: Some(at - self.now()) },
         }
     }
 
@@ -272,13 +258,13 @@ impl<M: Machines> Decision<'_, M> {
     fn may_wait(&self, found: &[FoundTier], at: u64) -> bool {
         let (request, cooldown) = (self.request, self.request.cooldown_left());
         at != UNKNOWN_TIME
-            && at - self.now <= nanos(request.max_wait)
+            && at - self.now() <= nanos(request.max_wait)
             && request.charges.iter().all(|charge| charge.max_wait >= cooldown)
             && tiers(request.charges).zip(found).all(|((charge, tier), found)| {
                 let machine = self.machines.of(found.key(charge), tier);
                 // A cooldown delays the whole queue.
                 let longest = charge.max_wait.min(machine.longest_wait().saturating_add(cooldown));
-                found.earliest.is_some_and(|earliest| earliest == UNKNOWN_TIME || earliest - self.now <= longest)
+                found.earliest.is_some_and(|earliest| earliest == UNKNOWN_TIME || earliest - self.now() <= longest)
             })
     }
 }

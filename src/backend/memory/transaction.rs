@@ -20,19 +20,25 @@ use crate::{
     time::nanos,
 };
 
-/// The locks that a decision needs.
+/// The locks that a decision over the tiers of a request needs.
 pub(super) struct Transaction<'s, M> {
-    machines: M,
+    pub(super) machines: M,
     store: &'s Store,
+    pub(super) request: &'s Request<'s>,
     shards: SmallVec<[(usize, Guard<'s>); 2]>,
     overflow: Option<Guard<'s>>,
 }
 
 impl<'s, M: Machines> Transaction<'s, M> {
     #[inline]
-    pub(super) fn new(machines: M, store: &'s Store, charges: &[Charge<'_>]) -> Self {
-        let shards = store.lock_all(charges.iter().map(|charge| charge.key));
-        Self { machines, store, shards, overflow: None }
+    pub(super) fn new(machines: M, store: &'s Store, request: &'s Request<'s>) -> Self {
+        let shards = store.lock_all(request.charges.iter().map(|charge| charge.key));
+        Self { machines, store, request, shards, overflow: None }
+    }
+
+    /// The request's time, in nanoseconds.
+    pub(super) fn now(&self) -> u64 {
+        self.request.now.as_nanos()
     }
 
     /// What a counter is made of: the store, the shard, the machine and the key of a tier's
@@ -49,10 +55,11 @@ impl<'s, M: Machines> Transaction<'s, M> {
     }
 
     /// Looks all tiers up. Returns whether each has an entry, or needs none.
-    pub(super) fn find_all(&mut self, charges: &[Charge<'_>], now: u64, found: &mut FoundTiers) -> bool {
+    pub(super) fn find_all(&mut self, found: &mut FoundTiers) -> bool {
+        let now = self.now();
         let bound = self.store.bound_after_set_back(now);
         let mut complete = true;
-        for (charge, tier) in tiers(charges) {
+        for (charge, tier) in tiers(self.request.charges) {
             let parts = self.parts(charge, tier, Location::Own);
             let (has_entry, earliest) = with_counter!(parts, counter => counter.look(now, charge.cost, bound));
             complete &= has_entry || earliest.is_none() || charge.cost == 0;
@@ -65,11 +72,12 @@ impl<'s, M: Machines> Transaction<'s, M> {
     /// making way moves entries. A tier that gets no entry is counted by the
     /// overflow counter.
     #[cold]
-    pub(super) fn reserve_entries(&mut self, charges: &[Charge<'_>], now: u64, found: &mut FoundTiers) {
+    pub(super) fn reserve_entries(&mut self, found: &mut FoundTiers) {
+        let now = self.now();
         let mut entries: SmallVec<[Option<Entry>; 2]> = SmallVec::from_elem(None, found.len());
         loop {
             let mut is_complete = true;
-            for (((charge, tier), found), entry) in tiers(charges).zip(&*found).zip(&mut entries) {
+            for (((charge, tier), found), entry) in tiers(self.request.charges).zip(&*found).zip(&mut entries) {
                 if charge.cost > 0 && entry.is_none() && found.location == Location::Missing && found.earliest.is_some()
                 {
                     let parts = self.parts(charge, tier, Location::Own);
@@ -81,7 +89,7 @@ impl<'s, M: Machines> Transaction<'s, M> {
                 break;
             }
             found.clear();
-            self.find_all(charges, now, found);
+            self.find_all(found);
         }
         for (found, entry) in found.iter_mut().zip(entries).filter(|(found, _)| found.location == Location::Missing) {
             match entry {
@@ -95,10 +103,11 @@ impl<'s, M: Machines> Transaction<'s, M> {
     /// Reserves entries for new states, and looks up the overflow counters of
     /// those that get none.
     #[cold]
-    pub(super) fn find_or_reserve(&mut self, charges: &[Charge<'_>], now: u64, found: &mut FoundTiers) {
-        self.reserve_entries(charges, now, found);
+    pub(super) fn find_or_reserve(&mut self, found: &mut FoundTiers) {
+        self.reserve_entries(found);
+        let now = self.now();
         let bound = self.store.bound_after_set_back(now);
-        for ((charge, tier), found) in tiers(charges).zip(found).filter(|(_, found)| found.is_overflow()) {
+        for ((charge, tier), found) in tiers(self.request.charges).zip(found).filter(|(_, found)| found.is_overflow()) {
             let parts = self.parts(charge, tier, found.location);
             (_, found.earliest) = with_counter!(parts, counter => counter.look(now, charge.cost, bound));
         }
@@ -109,7 +118,8 @@ impl<'s, M: Machines> Transaction<'s, M> {
     /// delayed by less than its pace; one that has to wait anyway is delayed as near to
     /// its pace as allowed. What remains for other requests does not change.
     #[cold]
-    pub(super) fn paces(&mut self, request: &Request<'_>, now: u64, at: u64, found: &FoundTiers) -> Paces {
+    pub(super) fn paces(&mut self, at: u64, found: &FoundTiers) -> Paces {
+        let (request, now) = (self.request, self.now());
         let mut paces = Paces { of_tiers: SmallVec::new(), latest: u64::MAX };
         for ((charge, tier), found) in tiers(request.charges).zip(found) {
             let longest = charge.max_wait.min(nanos(request.max_wait));
@@ -122,14 +132,9 @@ impl<'s, M: Machines> Transaction<'s, M> {
         paces
     }
 
-    /// Charges all tiers at `now`, for a departure at `at`. Adds their status to `states`.
-    pub(super) fn commit(
-        &mut self,
-        charges: &[Charge<'_>],
-        (now, at): (u64, u64),
-        found: &FoundTiers,
-        states: &mut TierStates,
-    ) {
+    /// Charges all tiers now, for a departure at `at`. Adds their status to `states`.
+    pub(super) fn commit(&mut self, at: u64, found: &FoundTiers, states: &mut TierStates) {
+        let now = self.now();
         if at > now {
             self.store.record_wait(at - now);
         }
@@ -138,7 +143,7 @@ impl<'s, M: Machines> Transaction<'s, M> {
             let is_next = |found: &FoundTier| {
                 found.location != Location::Missing && (found.location == Location::Reserved) == is_reserved
             };
-            for ((charge, tier), found) in tiers(charges).zip(found).filter(|(_, found)| is_next(found)) {
+            for ((charge, tier), found) in tiers(self.request.charges).zip(found).filter(|(_, found)| is_next(found)) {
                 // Each that is inserted may make room for the next.
                 let horizon = if is_reserved { self.store.horizon(now) } else { now };
                 let parts = self.parts(charge, tier, found.location);
@@ -146,7 +151,7 @@ impl<'s, M: Machines> Transaction<'s, M> {
                 self.store.release(if is_reserved { dropped } else { 0 });
             }
         }
-        self.read(charges, now, found, states);
+        self.read(found, states);
     }
 
     /// Charges nothing, and releases reserved entries.
@@ -155,8 +160,9 @@ impl<'s, M: Machines> Transaction<'s, M> {
     }
 
     /// Adds the status of each tier now to `states`.
-    pub(super) fn read(&mut self, charges: &[Charge<'_>], now: u64, found: &FoundTiers, states: &mut TierStates) {
-        for ((charge, tier), found) in tiers(charges).zip(found) {
+    pub(super) fn read(&mut self, found: &FoundTiers, states: &mut TierStates) {
+        let now = self.now();
+        for ((charge, tier), found) in tiers(self.request.charges).zip(found) {
             let parts = self.parts(charge, tier, found.location);
             let status = with_counter!(parts, counter => counter.status(now));
             let state = TierState::new(status, found.earliest != Some(now));
