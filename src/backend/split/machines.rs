@@ -52,9 +52,8 @@ pub(crate) struct ShareMachines {
 
 struct State {
     histories: Arc<RuleHistories>,
+    /// Until its sender is dropped.
     source: Option<watch::Receiver<Share>>,
-    /// The share that the first decision takes.
-    joins_with: Option<Share>,
 }
 
 /// What an instance keeps whose share follows demand.
@@ -109,7 +108,7 @@ thread_local! {
 impl ShareMachines {
     pub(super) fn new(share: Share, source: Option<watch::Receiver<Share>>) -> Self {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
-        let state = State { histories: Arc::new(RuleHistories::new(share)), source, joins_with: None };
+        let state = State { histories: Arc::new(RuleHistories::new(share)), source };
         Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             version: AtomicU64::new(0),
@@ -123,22 +122,21 @@ impl ShareMachines {
         lock(&self.state)
     }
 
-    /// Begins without a share, and takes its own with the first decision.
+    /// Begins without a share, and takes its own with the first decision: one that never
+    /// changes is the last one of a source.
     pub(super) fn join(&self) {
         let mut state = self.state();
-        if state.joins_with.is_none() {
-            state.joins_with = Some(state.histories.common().clone());
-            state.histories = Arc::new(RuleHistories::new(Share::none()));
-        }
+        let share = state.histories.common().clone();
+        state.source.get_or_insert_with(|| watch::channel(share).1);
+        state.histories = Arc::new(RuleHistories::new(Share::none()));
     }
 
     /// The share in force.
     pub(crate) fn current(&self) -> Share {
         let state = self.state();
-        match (&state.source, &state.joins_with) {
-            (Some(source), _) => source.borrow().clone(),
-            (None, Some(share)) => share.clone(),
-            (None, None) => state.histories.common().clone(),
+        match &state.source {
+            Some(source) => source.borrow().clone(),
+            None => state.histories.common().clone(),
         }
     }
 
@@ -172,8 +170,7 @@ impl ShareMachines {
         // Checked before it is read: a last share may come in between.
         let is_closed = state.source.as_ref().is_some_and(|source| source.has_changed().is_err());
         let latest = state.source.as_mut().map(|source| source.borrow_and_update().clone());
-        let joins_with = state.joins_with.take();
-        if let Some(share) = latest.or(joins_with)
+        if let Some(share) = latest
             && Arc::make_mut(&mut state.histories).change(&RuleShares::same(share), now)
         {
             self.version.fetch_add(1, Ordering::Release);
