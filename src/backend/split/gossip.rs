@@ -186,16 +186,8 @@ impl Gossip {
         };
         let config = self.config(&name);
         let handle = spawn_chitchat(config, Vec::new(), &*self.transport).await.map_err(io::Error::other)?;
-        let machines = Arc::new(ShareMachines::by_demand());
-        let (leave, leaves) = mpsc::channel::<oneshot::Sender<()>>(1);
-        machines.leave_by(Box::new(move || {
-            let (leave, (left, has_left)) = (leave.clone(), oneshot::channel());
-            Box::pin(async move {
-                // Fails where it has left already.
-                let _ = leave.send(left).await;
-                let _ = has_left.await;
-            })
-        }));
+        let (leave, leaves) = mpsc::channel(1);
+        let machines = Arc::new(ShareMachines::by_demand(leave));
         let membership = Membership {
             handle,
             machines: Arc::downgrade(&machines),

@@ -18,6 +18,8 @@ use foldhash::fast::FixedState;
 #[cfg(feature = "gossip")]
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
+#[cfg(feature = "gossip")]
+use tokio::sync::{mpsc, oneshot};
 
 use super::rule_shares::{Asked, CachedMachine, RuleHistories, RuleShares, follows_keys, renewed};
 #[cfg(feature = "gossip")]
@@ -58,16 +60,15 @@ struct State {
 
 /// What an instance keeps whose share follows demand.
 #[cfg(feature = "gossip")]
-#[derive(Default)]
 struct ByDemand {
     asked: Mutex<AskedUnits>,
     refused: Mutex<RefusedUnits>,
-    leave: std::sync::OnceLock<Leave>,
+    leave: Leave,
 }
 
-/// How an instance leaves its fleet.
+/// Asks the instance to leave its fleet, and to answer once it has.
 #[cfg(feature = "gossip")]
-type Leave = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+pub(super) type Leave = mpsc::Sender<oneshot::Sender<()>>;
 
 /// What one thread caches.
 pub(crate) struct ThreadMachines {
@@ -228,8 +229,9 @@ impl ShareMachines {
 #[cfg(feature = "gossip")]
 impl ShareMachines {
     /// Without a share until it is given one, and with counts that are read.
-    pub(super) fn by_demand() -> Self {
-        Self { by_demand: Some(ByDemand::default()), ..Self::new(Share::none(), None) }
+    pub(super) fn by_demand(leave: Leave) -> Self {
+        let by_demand = ByDemand { asked: Mutex::default(), refused: Mutex::default(), leave };
+        Self { by_demand: Some(by_demand), ..Self::new(Share::none(), None) }
     }
 
     /// Puts shares in force. At once, so that an instance that decides nothing for a
@@ -243,12 +245,6 @@ impl ShareMachines {
     pub(super) fn take_asked(&self) -> [std::collections::BTreeMap<Subject, u64>; 2] {
         let take = |by_demand: &ByDemand| [lock(&by_demand.asked).take(), lock(&by_demand.refused).take()];
         self.by_demand.as_ref().map(take).unwrap_or_default()
-    }
-
-    pub(super) fn leave_by(&self, leave: Leave) {
-        if let Some(by_demand) = &self.by_demand {
-            let _ = by_demand.leave.set(leave);
-        }
     }
 }
 
@@ -312,10 +308,15 @@ impl MachineSource for Arc<ShareMachines> {
 
     #[cfg(feature = "gossip")]
     fn leave(&self) -> BoxFuture<'static, ()> {
-        match self.by_demand.as_ref().and_then(|by_demand| by_demand.leave.get()) {
-            Some(leave) => leave(),
-            None => Box::pin(std::future::ready(())),
-        }
+        let leave = self.by_demand.as_ref().map(|by_demand| by_demand.leave.clone());
+        Box::pin(async move {
+            if let Some(leave) = leave {
+                let (left, has_left) = oneshot::channel();
+                // Fails where it has left already.
+                let _ = leave.send(left).await;
+                let _ = has_left.await;
+            }
+        })
     }
 }
 

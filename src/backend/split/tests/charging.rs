@@ -170,7 +170,8 @@ fn what_is_refused_is_counted_for_the_rule_that_refuses_it() {
         policy::Dimension,
     };
 
-    let (machines, clock) = (std::sync::Arc::new(ShareMachines::by_demand()), Hand::new());
+    let (leave, _) = tokio::sync::mpsc::channel(1);
+    let (machines, clock) = (std::sync::Arc::new(ShareMachines::by_demand(leave)), Hand::new());
     machines.set(&RuleShares::same(Share::new(0, 1).unwrap()), clock.now().as_nanos() - 1);
     let rule = |id: &str, limit| {
         let quota = |window| Quota::new(limit, window).algorithm(Algorithm::SlidingLog);
