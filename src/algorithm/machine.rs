@@ -96,11 +96,6 @@ impl Machine {
         }
     }
 
-    /// A machine that rejects everything.
-    pub(crate) fn rejecting() -> Self {
-        Self::InFlight(InFlight { limit: 0 })
-    }
-
     /// Whether departures are spread evenly.
     pub(crate) fn is_smooth(&self) -> bool {
         match self {

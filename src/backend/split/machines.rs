@@ -5,7 +5,7 @@
 
 use std::{
     cell::Cell,
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     fmt,
     ops::Range,
     sync::{
@@ -21,7 +21,7 @@ use tokio::sync::watch;
 #[cfg(feature = "gossip")]
 use tokio::sync::{mpsc, oneshot};
 
-use super::rule_shares::{Asked, CachedMachine, RuleHistories, RuleShares, follows_keys, renewed};
+use super::rule_shares::{Asked, CachedMachine, RuleHistories, RuleShares, follows_keys};
 #[cfg(feature = "gossip")]
 use super::{
     demand::{AskedUnits, RefusedUnits},
@@ -81,13 +81,12 @@ pub(crate) struct ThreadMachines {
     /// Valid for decisions within this time. Before it, the clock has stepped
     /// back over the last change; after it, the clock has passed it again.
     valid: Range<u64>,
-    machines: HashMap<usize, CachedMachine, FixedState>,
-    of_keys: HashMap<(usize, u64), CachedMachine, FixedState>,
+    /// By the address of the tier, and for keys that have shares of their own.
+    machines: HashMap<(usize, Option<u64>), CachedMachine, FixedState>,
     /// Keys that have no share of their own, each at its place; empty before the first.
     strangers: Vec<u128>,
     /// At this number, machines of dropped tiers are removed.
     sweep_at: usize,
-    nothing: Machine,
 }
 
 /// How many backends a thread caches machines of.
@@ -198,10 +197,8 @@ impl ShareMachines {
             have_keys: histories.have_keys(),
             histories,
             machines: HashMap::default(),
-            of_keys: HashMap::default(),
             strangers: Vec::new(),
             sweep_at: FEWEST_TO_SWEEP,
-            nothing: Machine::rejecting(),
         }
     }
 
@@ -322,13 +319,13 @@ impl MachineSource for Arc<ShareMachines> {
 
 impl Machines for &ThreadMachines {
     fn of<'t>(&'t self, key: Fingerprint, tier: &'t Tier) -> &'t Machine {
-        self.get(key, tier).map_or(&self.nothing, |cached| &cached.machine)
+        &self.get(key, tier).machine
     }
 
     fn count_asked(self, charges: &[Charge<'_>]) {
         for charge in charges {
-            if let Some(cached) = charge.tiers().first().and_then(|tier| self.get(charge.key, tier)) {
-                cached.count(charge.cost);
+            if let Some(tier) = charge.tiers().first() {
+                self.get(charge.key, tier).count(charge.cost);
             }
         }
     }
@@ -339,16 +336,22 @@ impl ThreadMachines {
     /// another.
     #[inline]
     fn cached(&mut self, owner: &ShareMachines, (tier, key): (&Tier, Option<u64>), now: u64) -> &CachedMachine {
-        if self.machines.len() + self.of_keys.len() >= self.sweep_at {
+        if self.machines.len() >= self.sweep_at {
             self.sweep();
         }
         let make = |old: Option<&_>| {
             let history = self.histories.of(tier.rule, key.filter(|_| follows_keys(tier)));
             CachedMachine::new(tier, history, now, old, || owner.new_count(tier.rule, key))
         };
-        match key {
-            None => renewed(self.machines.entry(address(tier)), now, make),
-            Some(key) => renewed(self.of_keys.entry((address(tier), key)), now, make),
+        match self.machines.entry((address(tier), key)) {
+            Entry::Occupied(mut cached) => {
+                if now >= cached.get().until {
+                    let made = make(Some(cached.get()));
+                    cached.insert(made);
+                }
+                cached.into_mut()
+            }
+            Entry::Vacant(vacant) => vacant.insert(make(None)),
         }
     }
 
@@ -376,16 +379,17 @@ impl ThreadMachines {
         self.histories.known(key).map(Some)
     }
 
-    fn get(&self, key: Fingerprint, tier: &Tier) -> Option<&CachedMachine> {
-        let own = self.known(key).flatten().and_then(|key| self.of_keys.get(&(address(tier), key)));
-        own.or_else(|| self.machines.get(&address(tier)))
+    /// The machine of one of the tiers that [`MachineSource::with`] was asked for. Whatever is
+    /// known of their keys by now, that has cached one without a key of each.
+    fn get(&self, key: Fingerprint, tier: &Tier) -> &CachedMachine {
+        let own = self.known(key).flatten().and_then(|key| self.machines.get(&(address(tier), Some(key))));
+        own.unwrap_or_else(|| &self.machines[&(address(tier), None)])
     }
 
     #[cold]
     fn sweep(&mut self) {
         self.machines.retain(|_, cached| cached.is_used());
-        self.of_keys.retain(|_, cached| cached.is_used());
-        self.sweep_at = ((self.machines.len() + self.of_keys.len()) * 2).max(FEWEST_TO_SWEEP);
+        self.sweep_at = (self.machines.len() * 2).max(FEWEST_TO_SWEEP);
     }
 }
 

@@ -6,7 +6,7 @@
 //! writes the count of a cached machine.
 
 use std::{
-    collections::{BTreeMap, HashMap, hash_map::Entry},
+    collections::{BTreeMap, HashMap},
     hash::{DefaultHasher, Hasher},
     net::IpAddr,
     sync::{
@@ -182,7 +182,7 @@ pub(super) struct CachedMachine {
     tier: Weak<()>,
     pub(super) machine: Machine,
     /// When it has to be made again.
-    until: u64,
+    pub(super) until: u64,
     asked: Asked,
 }
 
@@ -210,24 +210,5 @@ impl CachedMachine {
     #[inline]
     pub(super) fn count(&self, units: u64) {
         self.asked.store(self.asked.load(Ordering::Relaxed).wrapping_add(units), Ordering::Relaxed);
-    }
-}
-
-/// The machine of an entry while it holds, else the one that is made.
-#[inline]
-pub(super) fn renewed<'e, K>(
-    entry: Entry<'e, K, CachedMachine>,
-    now: u64,
-    make: impl FnOnce(Option<&CachedMachine>) -> CachedMachine,
-) -> &'e CachedMachine {
-    match entry {
-        Entry::Occupied(mut cached) => {
-            if now >= cached.get().until {
-                let made = make(Some(cached.get()));
-                cached.insert(made);
-            }
-            cached.into_mut()
-        }
-        Entry::Vacant(vacant) => vacant.insert(make(None)),
     }
 }
