@@ -83,7 +83,7 @@ impl<S: BucketState> Gcra<S> {
         let mut bucket = Self {
             current: SharedRate::new::<S>(&quota, history.current()),
             is_spaced: quota.is_spaced,
-            past: history.past().iter().map(|period| SharedRate::new::<S>(&quota, period)).collect(),
+            past: history.recent().iter().map(|period| SharedRate::new::<S>(&quota, period)).collect(),
             fresh: 0,
             whole_nanos: None,
             window: quota.window,

@@ -345,14 +345,13 @@ fn steps() -> impl Iterator<Item = u64> {
 }
 
 /// How many periods are remembered as they were, and how many older ones, for windows alone.
-const MAX_REMEMBERED: usize = 32;
+const MAX_REMEMBERED: usize = 31;
 
 /// The shares that an instance has had, and the one in force.
 #[derive(Clone, Debug)]
 pub(crate) struct ShareHistory {
-    /// Where there are too many, neighbours become one, of the smaller share: so each holds
-    /// longer the older it is.
-    older: Vec<SharePeriod>,
+    /// In order. Where there are too many, neighbours among the older ones become one, of
+    /// the smaller share: so each holds longer the older it is.
     past: Vec<SharePeriod>,
     current: SharePeriod,
 }
@@ -369,7 +368,7 @@ pub(crate) struct SharePeriod {
 impl ShareHistory {
     /// A share that was in force at all times.
     pub(crate) fn new(share: Share) -> Self {
-        Self { older: Vec::new(), past: Vec::new(), current: SharePeriod { since: 0, epoch: 0, share } }
+        Self { past: Vec::new(), current: SharePeriod { since: 0, epoch: 0, share } }
     }
 
     /// Puts `share` in force from `now` on; returns whether it is another.
@@ -379,11 +378,8 @@ impl ShareHistory {
         }
         let (since, epoch) = (self.current.since.max(now), self.current.epoch + 1);
         self.past.push(std::mem::replace(&mut self.current, SharePeriod { since, epoch, share }));
-        if self.past.len() >= MAX_REMEMBERED {
-            self.older.push(self.past.remove(0));
-            if self.older.len() >= MAX_REMEMBERED {
-                self.merge_older();
-            }
+        if self.past.len() > 2 * MAX_REMEMBERED {
+            self.merge_older();
         }
         true
     }
@@ -392,23 +388,24 @@ impl ShareHistory {
     /// that are shortest for their age: a window loses the least of what it had at its start.
     fn merge_older(&mut self) {
         let now = self.current.since;
-        let ends = self.older.iter().chain(&self.past).skip(2).map(|period| period.since);
+        let ends = self.past.iter().skip(2).map(|period| period.since);
         let age = |(first, end): (usize, u64)| {
-            let length = end.saturating_sub(self.older[first].since).max(1);
+            let length = end.saturating_sub(self.past[first].since).max(1);
             (u128::from(now.saturating_sub(end)) << 32) / u128::from(length)
         };
-        let pairs = ends.take(self.older.len() - 1).enumerate();
+        // The recent ones stay.
+        let pairs = ends.take(MAX_REMEMBERED).enumerate();
         let Some((first, _)) = pairs.max_by_key(|pair| age(*pair)) else { return };
-        let second = self.older.remove(first + 1);
-        if second.share.is_smaller_than(&self.older[first].share) {
-            self.older[first].share = second.share;
+        let second = self.past.remove(first + 1);
+        if second.share.is_smaller_than(&self.past[first].share) {
+            self.past[first].share = second.share;
         }
     }
 
     /// The clock is at `now` again: a later change counts as if it happened
     /// now.
     pub(crate) fn step_back(&mut self, now: u64) {
-        for period in self.older.iter_mut().chain(&mut self.past).chain([&mut self.current]) {
+        for period in self.past.iter_mut().chain([&mut self.current]) {
             period.since = period.since.min(now);
         }
     }
@@ -418,19 +415,19 @@ impl ShareHistory {
     }
 
     /// The last periods before the current one, in order.
-    pub(crate) fn past(&self) -> &[SharePeriod] {
-        &self.past
+    pub(crate) fn recent(&self) -> &[SharePeriod] {
+        &self.past[self.past.len().saturating_sub(MAX_REMEMBERED)..]
     }
 
     /// All periods before the current one, in order: no share is larger than it was.
-    pub(crate) fn all_past(&self) -> impl DoubleEndedIterator<Item = &SharePeriod> + Clone {
-        self.older.iter().chain(&self.past)
+    pub(crate) fn past(&self) -> &[SharePeriod] {
+        &self.past
     }
 
     /// The smallest constant share of `limit` among those in force within
     /// `length` before `now`, and the time until which it may hold.
     pub(crate) fn least(&self, limit: u64, now: u64, length: u64) -> (u64, u64) {
-        let periods = || self.all_past().chain([&self.current]);
+        let periods = || self.past.iter().chain([&self.current]);
         let units = periods().map(|period| period.share.units(limit));
         let ends = periods().skip(1).map(|period| period.since.saturating_add(length)).chain([u64::MAX]);
         let recent = units.zip(ends).filter(|(_, end)| *end > now);

@@ -45,8 +45,8 @@ impl WindowLimit {
     pub(super) fn aligned(limit: u64, calendar: Calendar, history: &ShareHistory) -> Self {
         let current = history.current();
         let start = calendar.start(calendar.number(current.since));
-        let at_start = history.all_past().rfind(|period| period.since < start);
-        let forgotten = history.all_past().filter(|_| at_start.is_none());
+        let at_start = history.past().iter().rfind(|period| period.since < start);
+        let forgotten = history.past().iter().filter(|_| at_start.is_none());
         let (least, most) = current.share.range(limit);
         Self {
             limit,

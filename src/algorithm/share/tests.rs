@@ -292,7 +292,7 @@ fn a_larger_stable_share_counts_after_a_whole_window() {
     for count in 1..100 {
         history.change(Share::equal(0, count), 120);
     }
-    assert_eq!(history.past().len() + 1, MAX_REMEMBERED);
+    assert_eq!(history.recent().len(), MAX_REMEMBERED);
 }
 
 /// With a change each second, each older period is short for its age, and has the smallest
@@ -305,10 +305,11 @@ fn older_periods_merge_into_longer_ones_of_the_smallest_share() {
     for second in 1..=now {
         history.change(Share::equal(0, count(second)), second);
     }
-    let lengths = (history.older.len() + 1, history.past().len() + 1, history.older[0].since);
+    let (past, recent) = (history.past(), history.recent());
+    let lengths = (past.len() - recent.len(), recent.len(), past[0].since);
     assert_eq!(lengths, (MAX_REMEMBERED, MAX_REMEMBERED, 0));
-    let ends = history.all_past().skip(1).chain([history.current()]).map(|next| next.since);
-    for (period, end) in history.all_past().zip(ends).skip(1) {
+    let ends = past.iter().skip(1).chain([history.current()]).map(|next| next.since);
+    for (period, end) in past.iter().zip(ends).skip(1) {
         let counts = (period.since..end).map(count);
         assert_eq!(Some(period.share.count()), counts.max(), "from {} to {end}", period.since);
         assert!(end - period.since <= (now - period.since) / 2 + 1, "from {} to {end}", period.since);
