@@ -55,8 +55,6 @@ pub enum Settlement {
 #[derive(Clone, Debug)]
 pub struct Receipt {
     charged: SmallVec<[Charged; 1]>,
-    /// Whether a concurrency limit counts the request.
-    is_in_flight: bool,
     decided: u64,
     at: u64,
 }
@@ -139,9 +137,8 @@ impl Receipt {
             let own = claims.by_ref().take(charge.tiers().len()).collect();
             Charged { charge: OwnedCharge::new(charge, policy), claims: Claims::new(own) }
         };
-        let is_in_flight = charges.iter().any(Charge::is_in_flight);
         let charged = charges.iter().map(charged).collect();
-        Self { charged, is_in_flight, decided: now.as_nanos(), at: now.as_nanos() }
+        Self { charged, decided: now.as_nanos(), at: now.as_nanos() }
     }
 
     /// A receipt for charges that their own counters admitted at `now`. `charged` has the
@@ -162,13 +159,12 @@ impl Receipt {
 
     /// A receipt for nothing.
     pub(crate) fn nothing(now: Timestamp) -> Self {
-        Self { charged: SmallVec::new(), is_in_flight: false, decided: now.as_nanos(), at: now.as_nanos() }
+        Self { charged: SmallVec::new(), decided: now.as_nanos(), at: now.as_nanos() }
     }
 
     /// Adds the charges of another receipt.
     pub(crate) fn append(&mut self, other: Self) {
         self.charged.extend(other.charged);
-        self.is_in_flight |= other.is_in_flight;
     }
 
     /// When the request was decided.
@@ -203,7 +199,7 @@ impl Receipt {
 
     /// Whether a concurrency limit counts the request.
     pub(crate) fn holds_in_flight(&self) -> bool {
-        self.is_in_flight
+        self.charges().any(|charge| charge.is_in_flight())
     }
 
     /// Marks its claims as being changed until the result is dropped. `None` if
@@ -225,8 +221,6 @@ impl Receipt {
     /// units that are left to refund.
     pub(crate) fn only(mut self, mut keep: impl FnMut(&Charge<'_>) -> bool) -> Option<Self> {
         self.charged.retain(|charged| keep(&charged.charge.charge()));
-        let is_in_flight = self.is_in_flight && self.charges().any(|charge| charge.is_in_flight());
-        self.is_in_flight = is_in_flight;
         (!self.charged.is_empty()).then_some(self)
     }
 
