@@ -200,20 +200,21 @@ impl LocalLimits {
             request.charges.iter().copied().partition(|charge| charge.is_adaptive());
         let parts = Parts::new(request.charges);
         let (of_own, of_others) = (Request { charges: &own, ..*request }, Request { charges: &others, ..*request });
-        let (local, held) = match (charges, request.policy) {
-            (true, Some(policy)) => {
+        let mut held = Held { engine: Arc::clone(&self.engine), receipt: None };
+        let local = match request.policy.filter(|_| charges) {
+            Some(policy) => {
                 let local = engine(&self.engine).charge(&of_own);
-                let receipt = local.is_admitted().then(|| Receipt::new(policy, &own, request.now, &local));
-                (local, receipt.map(|receipt| Held { engine: Arc::clone(&self.engine), receipt: Some(receipt) }))
+                held.receipt = local.is_admitted().then(|| Receipt::new(policy, &own, request.now, &local));
+                local
             }
-            _ => (engine(&self.engine).look(&of_own), None),
+            None => engine(&self.engine).look(&of_own),
         };
         if !local.is_admitted() {
             let tiers = parts.merge(&local, &Outcome::undecided());
             return Decide::Now(Ok(Outcome { tiers, ..local }));
         }
         if others.is_empty() {
-            held.into_iter().for_each(Held::keep);
+            held.keep();
             return Decide::Now(Ok(local));
         }
         match ask_inner(&of_others) {
@@ -271,12 +272,12 @@ impl Parts {
     fn join(
         &self,
         local: &Outcome,
-        held: Option<Held>,
+        held: Held,
         result: Result<Outcome, BackendError>,
     ) -> Result<Outcome, BackendError> {
         let outcome = result?;
         if outcome.is_admitted() {
-            held.into_iter().for_each(Held::keep);
+            held.keep();
         }
         Ok(Outcome { tiers: self.merge(local, &outcome), ..outcome })
     }
@@ -294,7 +295,7 @@ impl Parts {
     }
 }
 
-/// What was charged here, until the other part is decided.
+/// What was charged here, if anything, until the other part is decided.
 struct Held {
     engine: LocalEngine,
     receipt: Option<Receipt>,
