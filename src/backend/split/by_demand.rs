@@ -130,7 +130,7 @@ impl DemandShares {
             (self.seen, self.seen_since) = (places.clone(), now);
         }
         // An instance that has just started has yet to be answered.
-        let intervals = if is_alone && places.len() == 1 { 10 } else { 2 };
+        let intervals = if places.len() == 1 { 10 } else { 2 };
         let quiet = now.saturating_sub(self.seen_since);
         let is_stable = quiet >= self.patience.gossip_interval.saturating_mul(intervals);
         let mut is_changed = false;
@@ -240,10 +240,9 @@ impl DemandShares {
     /// Those of the view that have a place: not those that are missing for long, where most
     /// are not. Two sides that do not see each other are not both most.
     fn places(&mut self, mut view: View, now: u64) -> View {
-        self.missing_since.retain(|name, _| view.get(name).is_some_and(|member| !member.is_live));
-        for (name, _) in view.iter().filter(|(_, member)| !member.is_live) {
-            self.missing_since.entry(name.clone()).or_insert(now);
-        }
+        let since = |name: &String| self.missing_since.get(name).copied().unwrap_or(now);
+        let missing = view.iter().filter(|(_, member)| !member.is_live);
+        self.missing_since = missing.map(|(name, _)| (name.clone(), since(name))).collect();
         let live = view.values().filter(|member| member.is_live).count();
         if live * 2 > view.len() {
             let since = &self.missing_since;
@@ -258,7 +257,7 @@ impl DemandShares {
 
     fn target(&self, places: &View, subject: &Subject, is_alone: bool) -> Share {
         let index = places.keys().position(|name| *name == self.own).unwrap_or(0);
-        if is_alone && places.len() == 1 {
+        if places.len() == 1 {
             let expected = self.patience.expected.clamp(1, Share::MAX_COUNT);
             return Share::equal(0, expected);
         }
