@@ -5,7 +5,7 @@
 //! below the number of instances, and not all weights are zero; an error names what was
 //! wrong; a failed or contradictory answer of DNS leaves the last share in force.
 
-use std::{env, fmt, fs, future::Future, io, net::IpAddr, pin::pin, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, env, fmt, fs, future::Future, io, net::IpAddr, pin::pin, sync::Arc, time::Duration};
 
 use futures_util::future::{BoxFuture, select};
 use tokio::{
@@ -37,13 +37,12 @@ impl Share {
         count: impl TryInto<u64> + Copy + fmt::Display,
         count_key: &str,
     ) -> Result<Self, ConfigError> {
-        let rejected = |key: &str, reason: String| ConfigError::new(key, reason);
         let Some(instances) = count.try_into().ok().filter(|count| (1..=Self::MAX_COUNT).contains(count)) else {
-            return Err(rejected(count_key, format!("must be from 1 to {}", Self::MAX_COUNT)).with_value(count));
+            return Err(ConfigError::new(count_key, format!("must be from 1 to {}", Self::MAX_COUNT)).with_value(count));
         };
         match index.try_into().ok().filter(|index| *index < instances) {
             Some(index) => Ok(Self::equal(index, instances)),
-            None => Err(rejected(index_key, format!("must be below the count, {instances}")).with_value(index)),
+            None => Err(ConfigError::new(index_key, format!("must be below the count, {instances}")).with_value(index)),
         }
     }
 
@@ -100,6 +99,7 @@ impl Share {
             }
         }
     }
+
     /// The index and the count from two environment variables.
     ///
     /// # Errors
@@ -318,7 +318,7 @@ impl Dns {
     /// Sends the share if it has changed; returns what is wrong, if anything.
     async fn look_up(&self, sender: &watch::Sender<Share>) -> Result<(), String> {
         let kept = |error: &dyn fmt::Display| format!("{error}; the last share stays in force");
-        let mut addresses = match timeout(self.interval, (self.resolver)(self.name.clone())).await {
+        let addresses = match timeout(self.interval, (self.resolver)(self.name.clone())).await {
             Ok(found) => found.map_err(|error| kept(&error))?,
             Err(_) => return Err(kept(&"the resolver did not answer in time")),
         };
@@ -328,10 +328,8 @@ impl Dns {
             *current = share;
             changed
         });
-        let all = addresses.len();
-        addresses.sort_unstable();
-        addresses.dedup();
-        match all - addresses.len() {
+        let (all, different) = (addresses.len(), BTreeSet::from_iter(addresses).len());
+        match all - different {
             0 => Ok(()),
             duplicates => Err(format!("{duplicates} of {all} addresses are duplicates, which count once")),
         }
