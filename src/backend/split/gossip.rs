@@ -191,8 +191,7 @@ impl Gossip {
         let membership = Membership {
             handle,
             machines: Arc::downgrade(&machines),
-            shares: DemandShares::new(name.clone(), patience),
-            name,
+            shares: DemandShares::new(name, patience),
             clock: self.clock,
             interval: self.interval,
             started: Instant::now(),
@@ -247,7 +246,6 @@ struct Membership {
     handle: ChitchatHandle,
     machines: Weak<ShareMachines>,
     shares: DemandShares,
-    name: String,
     clock: Arc<dyn Clock>,
     interval: Duration,
     started: Instant,
@@ -299,14 +297,15 @@ impl Membership {
         if heartbeats != self.heard.0 {
             self.heard = (heartbeats, now);
         }
+        let name = &*self.handle.chitchat_id().node_id;
         let is_deaf = view.len() > 1 && now - self.heard.1 > self.interval * DEAF_AFTER;
         if is_deaf && !self.is_deaf {
             let problem = "no other instance is heard of; an equal share of those known last is in force";
-            observe::log_share_source(&self.name, problem);
+            observe::log_share_source(name, problem);
         }
         self.is_deaf = is_deaf;
         if is_deaf {
-            view.iter_mut().filter(|(name, _)| **name != self.name).for_each(|(_, member)| member.is_live = false);
+            view.iter_mut().filter(|(other, _)| **other != *name).for_each(|(_, member)| member.is_live = false);
         }
         self.members = view.values().filter(|member| member.is_live).count();
         let changed = self.shares.update(view, nanos(now - self.started));
@@ -377,7 +376,7 @@ fn publish(own: &mut NodeState, claims: &Claims) {
 /// What the others said, by name, as it was last read: their generation, and the version of
 /// what they say.
 #[derive(Debug, Default)]
-struct Said(HashMap<String, (u64, u64, Arc<Claims>)>);
+struct Said(HashMap<String, ((u64, u64), Arc<Claims>)>);
 
 impl Said {
     /// The fleet as seen here, and the sum of the others' heartbeats.
@@ -408,10 +407,10 @@ impl Said {
     fn read(&mut self, id: &ChitchatId, state: &NodeState) -> Arc<Claims> {
         let said = (id.generation_id, state.max_version());
         match self.0.get(&*id.node_id) {
-            Some((generation, version, claims)) if (*generation, *version) == said => Arc::clone(claims),
+            Some((read, claims)) if *read == said => Arc::clone(claims),
             _ => {
                 let claims = Arc::new(claims_of(state));
-                self.0.insert(id.node_id.to_string(), (said.0, said.1, Arc::clone(&claims)));
+                self.0.insert(id.node_id.to_string(), (said, Arc::clone(&claims)));
                 claims
             }
         }
