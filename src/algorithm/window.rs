@@ -37,11 +37,10 @@ pub(super) struct WindowLimit {
 impl WindowLimit {
     /// The same limit in all windows.
     pub(super) fn same(limit: u64, calendar: Calendar) -> Self {
-        let (share, before) = (Share::whole(), Box::default());
-        Self { limit, calendar, share, least: limit, most: limit, changed: 0, before }
+        Self::aligned(limit, calendar, &ShareHistory::new(Share::whole()))
     }
 
-    /// The limits of windows that are aligned to the wall clock.
+    /// The limits of windows that instances have in common: those of the wall clock.
     pub(super) fn aligned(limit: u64, calendar: Calendar, history: &ShareHistory) -> Self {
         let current = history.current();
         let start = calendar.start(calendar.number(current.since));
