@@ -30,7 +30,7 @@ use crate::{
     policy::{Consistency, FailureMode, Policy, Rule},
     quota::Algorithm,
     testing::ManualClock,
-    time::Timestamp,
+    time::{Clock, Timestamp},
 };
 
 /// The conformance suite, with settings.
@@ -222,9 +222,14 @@ impl Fixture<'_> {
 
     pub(super) fn bench_on(&self, backend: Arc<dyn Backend>, policy: Policy) -> Bench<'_> {
         let clock = ManualClock::new();
+        Bench { limiter: self.limiter(backend, policy, clock.clone()), fixture: self, clock, made: Instant::now() }
+    }
+
+    /// A limiter on a backend, which reads the clock unless time is real.
+    pub(super) fn limiter(&self, backend: impl Backend, policy: Policy, clock: impl Clock) -> RateLimiter {
         let builder = RateLimiter::builder().policy(self.suite.at_level(policy)).backend(backend);
-        let builder = if self.suite.real_time.is_some() { builder } else { builder.clock(clock.clone()) };
-        Bench { limiter: builder.build().expect("a valid policy"), fixture: self, clock, made: Instant::now() }
+        let builder = if self.suite.real_time.is_some() { builder } else { builder.clock(clock) };
+        builder.build().expect("a valid policy")
     }
 }
 

@@ -38,10 +38,7 @@ fn with_waits(fixture: &Fixture<'_>, policy: Policy, check: impl AsyncFnOnce(Rat
     let is_real = fixture.suite.real_time.is_some();
     let runtime = Builder::new_current_thread().enable_all().start_paused(!is_real).build().expect("a runtime");
     runtime.block_on(async {
-        let backend = Remote((fixture.suite.make)());
-        let builder = RateLimiter::builder().policy(fixture.suite.at_level(policy)).backend(backend);
-        let builder = if is_real { builder } else { builder.clock(TokioClock::default()) };
-        check(builder.build().expect("a valid policy")).await;
+        check(fixture.limiter(Remote((fixture.suite.make)()), policy, TokioClock::default())).await;
     });
 }
 
