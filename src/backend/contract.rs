@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use super::{
     receipt::{Receipt, Settlement},
-    request::{Decide, ImmediateStates, Outcome, OutcomeKind, Request, Versioned},
+    request::{Decide, ImmediateStates, Outcome, OutcomeKind, Request, Versioned, tiers},
 };
 use crate::{
     descriptor::TenantId,
@@ -337,8 +337,8 @@ impl InProcess {
 /// with the cost. It never says that more is left than the backend has reported.
 fn by_free_charge(request: &Request<'_>, decide: impl FnOnce(&Request<'_>) -> Decide) -> Decide {
     let free: SmallVec<[Charge<'_>; 2]> = request.charges.iter().map(|charge| Charge { cost: 0, ..*charge }).collect();
-    let asked = |charge: &Charge<'_>| charge.tiers().iter().map(|tier| (charge.cost, *tier.quota())).collect::<Asked>();
-    let asked: Asked = request.charges.iter().flat_map(asked).collect();
+    let asked: SmallVec<[(u64, Quota); 2]> =
+        tiers(request.charges).map(|(charge, tier)| (charge.cost, *tier.quota())).collect();
     let free = Request::new(&free, request.now, Duration::ZERO).not_before(request.not_before);
     match decide(&free) {
         Decide::Now(result) => Decide::Now(result.and_then(|outcome| answer(outcome, &asked))),
@@ -386,9 +386,6 @@ fn longest_wait(missing: u64, quota: &Quota, reset: u64) -> u64 {
 
 /// When to ask again, in nanoseconds, while a concurrency limit is full.
 const GUESS: u64 = 1_000_000_000;
-
-/// What a question asks of each tier, in the order of the charges.
-type Asked = SmallVec<[(u64, Quota); 2]>;
 
 /// Implements [`Backend`] by another backend, to which the expression leads.
 macro_rules! forward_backend {

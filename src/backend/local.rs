@@ -13,7 +13,7 @@ use super::{
     contract::{Backend, Extension, InProcess, forward_backend},
     memory::{FullQuota, MAX_KEYS, engine::Engine},
     receipt::{Receipt, Settlement},
-    request::{Decide, Outcome, Request, TierState},
+    request::{Decide, Outcome, Request, TierState, tiers},
 };
 use crate::{
     algorithm::QuotaStatus,
@@ -263,8 +263,7 @@ struct Parts(SmallVec<[(bool, u64); 4]>);
 
 impl Parts {
     fn new(charges: &[Charge<'_>]) -> Self {
-        let tiers = charges.iter().flat_map(|charge| charge.tiers().iter().map(|tier| (charge.is_adaptive(), tier)));
-        Self(tiers.map(|(is_local, tier)| (is_local, tier.quota().capacity())).collect())
+        Self(tiers(charges).map(|(charge, tier)| (charge.is_adaptive(), tier.quota().capacity())).collect())
     }
 
     /// The outcome of the other part, with the tiers of both. Keeps what is held if that is

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use smallvec::SmallVec;
 
-use super::request::{Outcome, OutcomeKind};
+use super::request::{Outcome, OutcomeKind, tiers};
 use crate::{
     algorithm::Claim,
     policy::{CompiledPolicy, CompiledRule, OwnedCharge, Tier, charge::Charge},
@@ -115,10 +115,10 @@ impl Receipt {
         let wait = if let OutcomeKind::Admitted { wait } = outcome.answer { wait } else { 0 };
         let departs = now.as_nanos().saturating_add(wait);
         let counted_at = outcome.decided_at.unwrap_or(now.as_nanos());
-        let claims = claimed_tiers(charges).zip(&outcome.tiers).map(|((cost, tier), state)| {
+        let claims = tiers(charges).zip(&outcome.tiers).map(|((charge, tier), state)| {
             let charged_at = |at: u64| at.saturating_add_signed(state.ahead).saturating_sub(state.age);
             let (at, full_at) = (charged_at(counted_at.saturating_add(wait)), charged_at(counted_at));
-            let claim = tier.machine.claim(at, cost, full_at.saturating_add(state.reset), state.mark);
+            let claim = tier.machine.claim(at, charge.cost, full_at.saturating_add(state.reset), state.mark);
             TierClaim { claim, shared: state.shared }
         });
         Self { at: departs, ..Self::counted(policy, charges, now, claims) }
@@ -150,8 +150,8 @@ impl Receipt {
         charged: impl IntoIterator<Item = (u64, u64)>,
     ) -> Self {
         let at = now.as_nanos();
-        let claims = claimed_tiers(charges).zip(charged).map(|((cost, tier), (reset, version))| TierClaim {
-            claim: tier.machine.claim(at, cost, at.saturating_add(reset), version),
+        let claims = tiers(charges).zip(charged).map(|((charge, tier), (reset, version))| TierClaim {
+            claim: tier.machine.claim(at, charge.cost, at.saturating_add(reset), version),
             shared: false,
         });
         Self::counted(policy, charges, now, claims)
@@ -235,9 +235,4 @@ impl Receipt {
             }
         }
     }
-}
-
-/// The tiers of all charges, each with what it was charged.
-fn claimed_tiers<'c>(charges: &'c [Charge<'_>]) -> impl Iterator<Item = (u64, &'c Tier)> {
-    charges.iter().flat_map(|charge| charge.tiers().iter().map(|tier| (charge.cost, tier)))
 }

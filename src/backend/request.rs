@@ -13,7 +13,7 @@ use crate::{
     algorithm::QuotaStatus,
     error::BackendError,
     fingerprint::Fingerprint,
-    policy::{CompiledPolicy, charge::Charge},
+    policy::{CompiledPolicy, Tier, charge::Charge},
     time::{Timestamp, nanos},
 };
 
@@ -90,6 +90,11 @@ impl<'a> Request<'a> {
         let later = caller.now();
         (later.as_nanos().saturating_sub(self.now.as_nanos()) >= wait).then_some(Self { now: later, ..*self })
     }
+}
+
+/// The tiers of all charges, in order, each with its charge.
+pub(super) fn tiers<'c>(charges: &'c [Charge<'c>]) -> impl Iterator<Item = (&'c Charge<'c>, &'c Tier)> {
+    charges.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge, tier)))
 }
 
 /// For how long, in nanoseconds, a busy machine may hold up a thread between

@@ -10,14 +10,14 @@ use smallvec::SmallVec;
 use super::{
     FullQuota, MachineSource, Machines,
     counter::with_counter,
-    transaction::{FoundTier, FoundTiers, Transaction, charge_now, counted_key, tiers},
+    transaction::{FoundTier, FoundTiers, Transaction, charge_now, counted_key},
 };
 use crate::{
     algorithm::UNKNOWN_TIME,
     backend::{
         contract::InProcessEngine,
         receipt::Receipt,
-        request::{ImmediateStates, Outcome, OutcomeKind, Request, TierState, TierStates, Versioned},
+        request::{ImmediateStates, Outcome, OutcomeKind, Request, TierState, TierStates, Versioned, tiers},
     },
     fingerprint::Fingerprint,
     policy::{Tier, charge::Charge},

@@ -11,14 +11,14 @@ use super::{
     MachineSource,
     counter::{Entry, with_counter},
     engine::Engine,
-    transaction::{counted_key, tiers},
+    transaction::counted_key,
 };
 use crate::{
     algorithm::{Claim, Machine},
     backend::{
         contract::{Backend, Usage},
         receipt::{Receipt, Settlement, TierClaim},
-        request::{Decide, Request},
+        request::{Decide, Request, tiers},
     },
     error::BackendError,
     fingerprint::Fingerprint,

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     algorithm::Machine,
-    backend::request::{ImmediateStates, Request, TierState, TierStates},
+    backend::request::{ImmediateStates, Request, TierState, TierStates, tiers},
     fingerprint::Fingerprint,
     policy::{Tier, charge::Charge},
     store::{Guard, Shard, Store},
@@ -211,11 +211,6 @@ pub(super) type FoundTiers = SmallVec<[FoundTier; 4]>;
 /// The key, without its tier, of a charge's counter: its own, or the rule's overflow counter.
 pub(super) fn counted_key(charge: &Charge<'_>, shared: bool) -> Fingerprint {
     if shared { charge.rule.overflow } else { charge.key }
-}
-
-/// The tiers of all charges, in order, each with its charge.
-pub(super) fn tiers<'c>(charges: &'c [Charge<'c>]) -> impl Iterator<Item = (&'c Charge<'c>, &'c Tier)> {
-    charges.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge, tier)))
 }
 
 /// Where a tier's state is.
