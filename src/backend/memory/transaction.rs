@@ -44,8 +44,7 @@ impl<'s, M: Machines> Transaction<'s, M> {
     /// What a counter is made of: the store, the shard, the machine and the key of a tier's
     /// state, where it was found.
     #[inline]
-    fn parts<'t>(&'t mut self, charge: &Charge<'_>, tier: &'t Tier, at: Location) -> CounterParts<'t> {
-        let is_overflow = at == Location::Overflow;
+    fn parts<'t>(&'t mut self, charge: &Charge<'_>, tier: &'t Tier, is_overflow: bool) -> CounterParts<'t> {
         let key = counted_key(charge, is_overflow);
         let shard = match is_overflow {
             true => &mut **self.overflow.get_or_insert_with(|| self.store.lock_overflow()),
@@ -60,10 +59,10 @@ impl<'s, M: Machines> Transaction<'s, M> {
         let bound = self.store.bound_after_set_back(now);
         let mut complete = true;
         for (charge, tier) in tiers(self.request.charges) {
-            let parts = self.parts(charge, tier, Location::Own);
+            let parts = self.parts(charge, tier, false);
             let (has_entry, earliest) = with_counter!(parts, counter => counter.look(now, charge.cost, bound));
             complete &= has_entry || earliest.is_none() || charge.cost == 0;
-            found.push(FoundTier { location: if has_entry { Location::Own } else { Location::Missing }, earliest });
+            found.push(FoundTier { has_entry, reservation: None, earliest });
         }
         complete
     }
@@ -74,29 +73,21 @@ impl<'s, M: Machines> Transaction<'s, M> {
     #[cold]
     pub(super) fn reserve_entries(&mut self, found: &mut FoundTiers) {
         let now = self.now();
-        let mut entries: SmallVec<[Option<Entry>; 2]> = SmallVec::from_elem(None, found.len());
         loop {
             let mut is_complete = true;
-            for (((charge, tier), found), entry) in tiers(self.request.charges).zip(&*found).zip(&mut entries) {
-                if charge.cost > 0 && entry.is_none() && found.location == Location::Missing && found.earliest.is_some()
-                {
-                    let parts = self.parts(charge, tier, Location::Own);
-                    *entry = Some(with_counter!(parts, counter => counter.reserve(now)));
+            for ((charge, tier), found) in tiers(self.request.charges).zip(&mut *found) {
+                if charge.cost > 0 && found.is_missing() && found.earliest.is_some() {
+                    let parts = self.parts(charge, tier, false);
+                    found.reservation = Some(with_counter!(parts, counter => counter.reserve(now)));
                     is_complete = false;
                 }
             }
             if is_complete {
                 break;
             }
-            found.clear();
+            let before = std::mem::take(found);
             self.find_all(found);
-        }
-        for (found, entry) in found.iter_mut().zip(entries).filter(|(found, _)| found.location == Location::Missing) {
-            match entry {
-                Some(Entry::Reserved) => found.location = Location::Reserved,
-                Some(Entry::Restored | Entry::Rejected) => found.location = Location::Overflow,
-                None => {}
-            }
+            found.iter_mut().zip(before).for_each(|(found, before)| found.reservation = before.reservation);
         }
     }
 
@@ -108,7 +99,7 @@ impl<'s, M: Machines> Transaction<'s, M> {
         let now = self.now();
         let bound = self.store.bound_after_set_back(now);
         for ((charge, tier), found) in tiers(self.request.charges).zip(found).filter(|(_, found)| found.is_overflow()) {
-            let parts = self.parts(charge, tier, found.location);
+            let parts = self.parts(charge, tier, true);
             (_, found.earliest) = with_counter!(parts, counter => counter.look(now, charge.cost, bound));
         }
     }
@@ -123,7 +114,7 @@ impl<'s, M: Machines> Transaction<'s, M> {
         let mut paces = Paces { of_tiers: SmallVec::new(), latest: u64::MAX };
         for ((charge, tier), found) in tiers(request.charges).zip(found) {
             let longest = charge.max_wait.min(nanos(request.max_wait));
-            let parts = self.parts(charge, tier, found.location);
+            let parts = self.parts(charge, tier, found.is_overflow());
             let (pace, latest) = with_counter!(parts, counter => counter.pace(at, charge.cost));
             let within = if pace - now <= longest || at == now { pace } else { now.saturating_add(longest).max(at) };
             paces.of_tiers.push(if within - now <= longest { within } else { at });
@@ -140,13 +131,11 @@ impl<'s, M: Machines> Transaction<'s, M> {
         }
         // New states come last: to insert one may drop those that are idle.
         for is_reserved in [false, true] {
-            let is_next = |found: &FoundTier| {
-                found.location != Location::Missing && (found.location == Location::Reserved) == is_reserved
-            };
+            let is_next = |found: &FoundTier| !found.is_missing() && found.is_reserved() == is_reserved;
             for ((charge, tier), found) in tiers(self.request.charges).zip(found).filter(|(_, found)| is_next(found)) {
                 // Each that is inserted may make room for the next.
                 let horizon = if is_reserved { self.store.horizon(now) } else { now };
-                let parts = self.parts(charge, tier, found.location);
+                let parts = self.parts(charge, tier, found.is_overflow());
                 let dropped = with_counter!(parts, counter => counter.commit(horizon, (now, at), charge.cost));
                 self.store.release(if is_reserved { dropped } else { 0 });
             }
@@ -156,14 +145,14 @@ impl<'s, M: Machines> Transaction<'s, M> {
 
     /// Charges nothing, and releases reserved entries.
     pub(super) fn release(&self, found: &[FoundTier]) {
-        self.store.release(found.iter().filter(|found| found.location == Location::Reserved).count());
+        self.store.release(found.iter().filter(|found| found.is_reserved()).count());
     }
 
     /// Adds the status of each tier now to `states`.
     pub(super) fn read(&mut self, found: &FoundTiers, states: &mut TierStates) {
         let now = self.now();
         for ((charge, tier), found) in tiers(self.request.charges).zip(found) {
-            let parts = self.parts(charge, tier, found.location);
+            let parts = self.parts(charge, tier, found.is_overflow());
             let status = with_counter!(parts, counter => counter.status(now));
             let state = TierState::new(status, found.earliest != Some(now));
             states.push(TierState { shared: found.is_overflow(), ..state });
@@ -190,7 +179,10 @@ type CounterParts<'t> = (&'t Store, &'t mut Shard, &'t Machine, Fingerprint);
 /// A tier of a charge, as found.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FoundTier {
-    location: Location,
+    /// Whether the charge's shard has its state.
+    has_entry: bool,
+    /// What came of it where an entry was to be reserved.
+    reservation: Option<Entry>,
     pub(super) earliest: Option<u64>,
 }
 
@@ -200,9 +192,20 @@ impl FoundTier {
         counted_key(charge, self.is_overflow())
     }
 
-    /// Whether it is counted by the rule's overflow counter.
+    /// Whether it is counted by the rule's overflow counter: it gets no entry, or another tier
+    /// of the request has displaced it again.
     pub(super) fn is_overflow(&self) -> bool {
-        self.location == Location::Overflow
+        !self.has_entry && matches!(self.reservation, Some(Entry::Restored | Entry::Rejected))
+    }
+
+    /// Whether an entry of the charge's shard is reserved for its new state.
+    fn is_reserved(&self) -> bool {
+        !self.has_entry && self.reservation == Some(Entry::Reserved)
+    }
+
+    /// Whether it has no state, and none was to be created.
+    fn is_missing(&self) -> bool {
+        !self.has_entry && self.reservation.is_none()
     }
 }
 
@@ -211,19 +214,6 @@ pub(super) type FoundTiers = SmallVec<[FoundTier; 4]>;
 /// The key, without its tier, of a charge's counter: its own, or the rule's overflow counter.
 pub(super) fn counted_key(charge: &Charge<'_>, shared: bool) -> Fingerprint {
     if shared { charge.rule.overflow } else { charge.key }
-}
-
-/// Where a tier's state is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Location {
-    /// In the charge's shard.
-    Own,
-    /// It does not exist.
-    Missing,
-    /// It does not exist; an entry of the charge's shard is reserved for it.
-    Reserved,
-    /// It gets no entry, and shares the rule's overflow counter.
-    Overflow,
 }
 
 /// When each tier's pace would admit a request.
