@@ -336,10 +336,11 @@ impl InProcess {
 /// The default of [`Backend::peek`]: asks by a charge of nothing, and compares what it leaves
 /// with the cost. It never says that more is left than the backend has reported.
 fn by_free_charge(request: &Request<'_>, decide: impl FnOnce(&Request<'_>) -> Decide) -> Decide {
-    let free: SmallVec<[Charge<'_>; 2]> = request.charges.iter().map(|charge| Charge { cost: 0, ..*charge }).collect();
+    let charges: SmallVec<[Charge<'_>; 2]> =
+        request.charges.iter().map(|charge| Charge { cost: 0, ..*charge }).collect();
     let asked: SmallVec<[(u64, Quota); 2]> =
         tiers(request.charges).map(|(charge, tier)| (charge.cost, *tier.quota())).collect();
-    let free = Request::new(&free, request.now, Duration::ZERO).not_before(request.not_before);
+    let free = Request { not_before: request.not_before, ..Request::new(&charges, request.now, Duration::ZERO) };
     match decide(&free) {
         Decide::Now(result) => Decide::Now(result.and_then(|outcome| answer(outcome, &asked))),
         Decide::Later(reply) => Decide::later(async move { answer(reply.await?, &asked) }),

@@ -57,10 +57,6 @@ impl<'a> Request<'a> {
         Self { charges, now, max_wait, not_before, is_immediate: false, caller: None, policy: None }
     }
 
-    pub(crate) fn not_before(self, not_before: Timestamp) -> Self {
-        Self { not_before, ..self }
-    }
-
     /// Whether the caller cannot await a reply
     /// ([`try_check`](crate::RateLimiter::try_check)). A backend that would have to
     /// answer [`Decide::Later`] must then charge nothing and send nothing. Its
