@@ -24,7 +24,7 @@ use std::{
     sync::Arc,
 };
 
-use super::rule_shares::{RuleShares, Subject};
+use super::rule_shares::{Shares, Subject, for_all_rules};
 use crate::algorithm::Share;
 
 /// The whole of a limit, of which members hold parts.
@@ -99,9 +99,8 @@ pub(super) struct DemandShares {
     seen: View,
     seen_since: u64,
     missing_since: BTreeMap<String, u64>,
-    /// The common share's rule has no name.
-    in_force: BTreeMap<Subject, Share>,
-    targets: BTreeMap<Subject, Share>,
+    in_force: Shares,
+    targets: Shares,
     /// Keys that a member wants to have shares of their own.
     wanted: BTreeSet<Subject>,
 }
@@ -114,30 +113,28 @@ impl DemandShares {
             seen: View::new(),
             seen_since: 0,
             missing_since: BTreeMap::new(),
-            in_force: BTreeMap::from([(Subject::default(), Share::none())]),
-            targets: BTreeMap::new(),
+            in_force: for_all_rules(Share::none()),
+            targets: Shares::new(),
             wanted: BTreeSet::new(),
         }
     }
 
     /// Follows a view; returns the shares in force if one has changed.
-    pub(super) fn update(&mut self, view: View, now: u64) -> Option<RuleShares> {
+    pub(super) fn update(&mut self, view: View, now: u64) -> Option<Shares> {
         let places = self.places(view, now);
         let is_alone = places.values().filter(|member| member.is_live).count() <= 1;
         let is_same = self.seen.keys().eq(places.keys())
             && self.seen.values().zip(places.values()).all(|(seen, member)| seen.decides_as(member));
+        let mut is_changed = false;
         if !is_same {
             (self.seen, self.seen_since) = (places.clone(), now);
+            is_changed = self.follow_wanted(&places);
+            self.targets = self.all_targets(&places, is_alone);
         }
         // An instance that has just started has yet to be answered.
         let intervals = if places.len() == 1 { 10 } else { 2 };
         let quiet = now.saturating_sub(self.seen_since);
         let is_stable = quiet >= self.patience.gossip_interval.saturating_mul(intervals);
-        let mut is_changed = false;
-        if !is_same {
-            is_changed = self.follow_wanted(&places);
-            self.targets = self.all_targets(&places, is_alone);
-        }
         for (subject, target) in &self.targets {
             let held = self.held(subject);
             let is_guarded = !is_alone && !subject.rule.is_empty();
@@ -147,17 +144,17 @@ impl DemandShares {
                 is_changed = true;
             }
         }
-        is_changed.then(|| self.shares())
+        is_changed.then(|| self.in_force.clone())
     }
 
     /// Those of the common share, of the rules, and of the keys that have or had shares of
     /// their own.
-    fn all_targets(&self, places: &View, is_alone: bool) -> BTreeMap<Subject, Share> {
+    fn all_targets(&self, places: &View, is_alone: bool) -> Shares {
         let claimed = places.values().flat_map(|member| member.claims.keys());
         let rules: BTreeSet<&Subject> =
             claimed.chain(self.in_force.keys()).filter(|subject| subject.key.is_none()).collect();
         let target = |subject: &Subject| (subject.clone(), self.target(places, subject, is_alone));
-        let mut targets: BTreeMap<Subject, Share> = rules.into_iter().take(MAX_RULES).map(target).collect();
+        let mut targets: Shares = rules.into_iter().take(MAX_RULES).map(target).collect();
         for key in self.in_force.keys().filter(|subject| subject.key.is_some()) {
             let of_rule = targets.get(&key.of_rule()).filter(|_| !self.wanted.contains(key)).cloned();
             targets.insert(key.clone(), of_rule.unwrap_or_else(|| self.target(places, key, is_alone)));
@@ -263,12 +260,6 @@ impl DemandShares {
         }
         let members: Vec<&Member> = places.values().collect();
         Share::by_weight(index, &if is_alone { vec![1; members.len()] } else { weights(&members, subject) })
-    }
-
-    fn shares(&self) -> RuleShares {
-        let mut own = self.in_force.clone();
-        let common = own.remove(&Subject::default()).unwrap_or(Share::none());
-        RuleShares { common, own }
     }
 }
 

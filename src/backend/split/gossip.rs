@@ -28,7 +28,7 @@ use super::{
     by_demand::{Claim, Claims, DemandShares, Member, Patience, View},
     demand::OwnDemand,
     machines::ShareMachines,
-    rule_shares::{RuleShares, Subject},
+    rule_shares::{Subject, for_all_rules},
 };
 use crate::{
     algorithm::Share,
@@ -310,7 +310,7 @@ impl Membership {
         self.members = view.values().filter(|member| member.is_live).count();
         let changed = self.shares.update(view, nanos(now - self.started));
         if let Some(shares) = changed {
-            let rules = shares.own.iter().filter(|(subject, _)| subject.key.is_none());
+            let rules = shares.iter().filter(|(subject, _)| subject.key.is_none() && !subject.rule.is_empty());
             observe::report_shares(rules.map(|(subject, share)| (&*subject.rule, share.fraction())));
             machines.set(&shares, self.clock.now().as_nanos());
         }
@@ -332,7 +332,7 @@ impl Membership {
     /// Tells the others, and admits nothing more.
     async fn leave(&self) {
         if let Some(machines) = self.machines.upgrade() {
-            machines.set(&RuleShares::same(Share::none()), self.clock.now().as_nanos());
+            machines.set(&for_all_rules(Share::none()), self.clock.now().as_nanos());
         }
         let others: HashSet<SocketAddr> = self
             .handle

@@ -21,11 +21,11 @@ use tokio::sync::watch;
 #[cfg(feature = "gossip")]
 use tokio::sync::{mpsc, oneshot};
 
-use super::rule_shares::{Asked, CachedMachine, RuleHistories, RuleShares, follows_keys};
+use super::rule_shares::{Asked, CachedMachine, RuleHistories, follows_keys, for_all_rules};
 #[cfg(feature = "gossip")]
 use super::{
     demand::{AskedUnits, RefusedUnits},
-    rule_shares::{Subject, fleet_key},
+    rule_shares::{Shares, Subject, fleet_key},
 };
 #[cfg(feature = "gossip")]
 use crate::backend::request::TierState;
@@ -171,7 +171,7 @@ impl ShareMachines {
         let is_closed = state.source.as_ref().is_some_and(|source| source.has_changed().is_err());
         let latest = state.source.as_mut().map(|source| source.borrow_and_update().clone());
         if let Some(share) = latest
-            && Arc::make_mut(&mut state.histories).change(&RuleShares::same(share), now)
+            && Arc::make_mut(&mut state.histories).change(&for_all_rules(share), now)
         {
             self.version.fetch_add(1, Ordering::Release);
         }
@@ -233,7 +233,7 @@ impl ShareMachines {
 
     /// Puts shares in force. At once, so that an instance that decides nothing for a
     /// while misses no change.
-    pub(super) fn set(&self, shares: &RuleShares, now: u64) {
+    pub(super) fn set(&self, shares: &Shares, now: u64) {
         Arc::make_mut(&mut self.state().histories).change(shares, now);
         self.version.fetch_add(1, Ordering::Release);
     }

@@ -1,4 +1,4 @@
-//! The shares of one instance by rule and key ([`RuleShares`]), those that it has had
+//! The shares of one instance by rule and key ([`Shares`]), those that it has had
 //! ([`RuleHistories`]), and the machine of a share ([`CachedMachine`]).
 //!
 //! It computes no share. The invariants: a rule that has no share of its own has the
@@ -25,7 +25,8 @@ use crate::{
     policy::{Tier, charge::Charge},
 };
 
-/// What has a share of its own: a rule, or one of its keys.
+/// What has a share of its own: a rule, or one of its keys. The common share, of all
+/// others, is that of the rule without a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Subject {
     pub(super) rule: String,
@@ -46,17 +47,11 @@ impl Subject {
 }
 
 /// The common share, and those of rules and keys that have their own.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct RuleShares {
-    pub(super) common: Share,
-    pub(super) own: BTreeMap<Subject, Share>,
-}
+pub(super) type Shares = BTreeMap<Subject, Share>;
 
-impl RuleShares {
-    /// The same share of every rule.
-    pub(super) fn same(common: Share) -> Self {
-        Self { common, own: BTreeMap::new() }
-    }
+/// The same share of every rule.
+pub(super) fn for_all_rules(common: Share) -> Shares {
+    Shares::from([(Subject::default(), common)])
 }
 
 /// The shares that an instance has had, and those in force.
@@ -111,9 +106,9 @@ impl RuleHistories {
     }
 
     /// Puts shares in force from `now` on; returns whether one is another.
-    pub(super) fn change(&mut self, shares: &RuleShares, now: u64) -> bool {
-        let RuleShares { common, own } = shares;
-        for Subject { rule, key } in own.keys() {
+    pub(super) fn change(&mut self, shares: &Shares, now: u64) -> bool {
+        let common = &shares[&Subject::default()];
+        for Subject { rule, key } in shares.keys().filter(|subject| !subject.rule.is_empty()) {
             let new = || RuleHistory { rule: self.common.clone(), keys: HashMap::default() };
             let history = self.rules.entry(rule.clone()).or_insert_with(new);
             if let Some(key) = key {
@@ -122,10 +117,10 @@ impl RuleHistories {
         }
         let mut is_changed = self.common.change(common.clone(), now);
         for (rule, history) in &mut self.rules {
-            let of_rule = own.get(&Subject::rule(rule)).unwrap_or(common);
+            let of_rule = shares.get(&Subject::rule(rule)).unwrap_or(common);
             is_changed |= history.rule.change(of_rule.clone(), now);
             history.keys.retain(|key, history| {
-                let share = own.get(&Subject { rule: rule.clone(), key: Some(*key) });
+                let share = shares.get(&Subject { rule: rule.clone(), key: Some(*key) });
                 is_changed |= share.is_none_or(|share| history.change(share.clone(), now));
                 share.is_some()
             });

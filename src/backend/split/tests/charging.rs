@@ -165,14 +165,14 @@ fn what_is_refused_is_counted_for_the_rule_that_refuses_it() {
     use crate::{
         backend::{
             memory::MAX_KEYS,
-            split::{machines::ShareMachines, rule_shares::RuleShares},
+            split::{machines::ShareMachines, rule_shares::for_all_rules},
         },
         policy::Dimension,
     };
 
     let (leave, _) = tokio::sync::mpsc::channel(1);
     let (machines, clock) = (std::sync::Arc::new(ShareMachines::by_demand(leave)), Hand::new());
-    machines.set(&RuleShares::same(Share::new(0, 1).unwrap()), clock.now().as_nanos() - 1);
+    machines.set(&for_all_rules(Share::new(0, 1).unwrap()), clock.now().as_nanos() - 1);
     let rule = |id: &str, limit| {
         let quota = |window| Quota::new(limit, window).algorithm(Algorithm::SlidingLog);
         Rule::new(id).tier(quota(SECOND)).tier(quota(SECOND * 60)).per([Dimension::Tenant])
