@@ -125,7 +125,7 @@ impl StateMachine for FixedWindow {
         claim.until = state[0];
     }
 
-    fn move_back(&self, state: &mut CompactState, _now: u64, latest: u64) {
+    fn move_back(&self, state: &mut CompactState, latest: u64) {
         let calendar = self.limits.calendar;
         let latest = if self.is_aligned { calendar.start(calendar.number(latest)) } else { latest };
         state[0] = state[0].min(latest);

@@ -379,7 +379,7 @@ impl<S: BucketState> StateMachine for Gcra<S> {
         claim.detail = ledger.refunded;
     }
 
-    fn move_back(&self, state: &mut S, _now: u64, latest: u64) {
+    fn move_back(&self, state: &mut S, latest: u64) {
         let arrival = state.arrival();
         let Some(by) = arrival.nanos.checked_sub(latest).filter(|by| *by > 0) else { return };
         state.set_arrival(Arrival { nanos: latest, ..arrival });

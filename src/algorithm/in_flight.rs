@@ -45,7 +45,7 @@ impl StateMachine for InFlight {
         store(state, now, state[1].saturating_sub(units));
     }
 
-    fn move_back(&self, _: &mut CompactState, _: u64, _: u64) {}
+    fn move_back(&self, _: &mut CompactState, _: u64) {}
 
     fn span(&self) -> u64 {
         0

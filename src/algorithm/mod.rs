@@ -121,7 +121,7 @@ pub(crate) trait StateMachine {
     /// Moves a state back in time so that it is idle at `latest` or a little
     /// before, and keeps what it has used. Windows of the wall clock move by
     /// whole windows.
-    fn move_back(&self, state: &mut Self::State, now: u64, latest: u64);
+    fn move_back(&self, state: &mut Self::State, latest: u64);
 
     /// What is left at `now`.
     fn status_of(&self, state: &Self::State, now: u64) -> QuotaStatus;

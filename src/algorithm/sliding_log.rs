@@ -300,7 +300,7 @@ impl StateMachine for SlidingLog {
         log.idle_at = if log.entries.is_empty() { now } else { log.last().saturating_add(self.window) };
     }
 
-    fn move_back(&self, log: &mut RequestLog, _now: u64, latest: u64) {
+    fn move_back(&self, log: &mut RequestLog, latest: u64) {
         let by = log.idle_at.saturating_sub(latest);
         log.entries.iter_mut().for_each(|(time, _)| *time = time.saturating_sub(by));
         log.idle_at -= by;

@@ -206,7 +206,7 @@ impl StateMachine for SlidingWindow {
         self.reopen_before(state, now, claim);
     }
 
-    fn move_back(&self, state: &mut WideState, _now: u64, latest: u64) {
+    fn move_back(&self, state: &mut WideState, latest: u64) {
         state[0] = state[0].min(latest - latest % self.window);
     }
 

@@ -25,7 +25,7 @@ fn a_wide_bucket_that_is_moved_back_keeps_what_is_used() {
     let mut state = WideState::default();
     let ahead = NOW + 3_600 * SECOND;
     machine.commit(&mut state, ahead, ahead, 1_000);
-    machine.move_back(&mut state, NOW, NOW + SECOND);
+    machine.move_back(&mut state, NOW + SECOND);
     assert_eq!(state.idle_at(), NOW + SECOND);
     let left = machine.status_of(&state, NOW).remaining;
     assert!(left.abs_diff(1_000_000_063) <= 1, "a second takes all but so many: {left}");
@@ -174,7 +174,7 @@ fn what_was_moved_back_is_not_refunded_twice() {
     let mut state = WideState::default();
     let ahead = NOW + 3_600 * SECOND;
     let mut claim = charged(&machine, &mut state, ahead, 5);
-    machine.move_back(&mut state, NOW, NOW + 2 * TENTH);
+    machine.move_back(&mut state, NOW + 2 * TENTH);
     let later = NOW + TENTH;
     let mut other = charged(&machine, &mut state, later, 4);
     refund(&machine, &mut state, later, 5, &mut claim);

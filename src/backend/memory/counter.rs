@@ -123,7 +123,7 @@ impl<M: StateMachine<State: Stored>> Counter<'_, M> {
         {
             let latest = now.saturating_add(machine.span()).saturating_add(bound);
             if (latest..u64::MAX).contains(&state.idle_at()) {
-                machine.move_back(state, now, latest);
+                machine.move_back(state, latest);
             }
         }
         (self.exists(), self.shard.read(self.key, |state| machine.earliest(state, now, cost)))
