@@ -183,7 +183,7 @@ impl Reopened {
 
     /// The count of that window, which was full.
     pub(super) fn count(&self, limit: u64) -> u64 {
-        limit.max(1) - self.in_last.min(limit.max(1))
+        limit.max(1).saturating_sub(self.in_last)
     }
 }
 
