@@ -168,21 +168,17 @@ impl LocalLimits {
         Self { inner, engine }
     }
 
-    /// Calls `local` with the receipt of what is counted here, and `other` with the rest.
-    fn divide(
-        &self,
-        receipt: &Receipt,
-        local: impl FnOnce(&Engine<FullQuota>, &Receipt),
-        other: impl FnOnce(&dyn Backend, &Receipt),
-    ) {
+    /// Calls `change` with the engine and the receipt of what is counted here, and with the
+    /// other backend and the rest.
+    fn divide(&self, receipt: &Receipt, change: impl Fn(&dyn Backend, &Receipt)) {
         if !receipt.charges().any(|charge| charge.is_adaptive()) {
-            return other(&*self.inner, receipt);
+            return change(&*self.inner, receipt);
         }
         if let Some(receipt) = receipt.clone().only(|charge| charge.is_adaptive()) {
-            local(engine(&self.engine), &receipt);
+            change(engine(&self.engine), &receipt);
         }
         if let Some(receipt) = receipt.clone().only(|charge| !charge.is_adaptive()) {
-            other(&*self.inner, &receipt);
+            change(&*self.inner, &receipt);
         }
     }
 
@@ -234,15 +230,15 @@ impl Backend for LocalLimits {
     }
 
     fn refund(&self, receipt: &Receipt, now: Timestamp) {
-        self.divide(receipt, |engine, own| engine.refund(own, now), |inner, others| inner.refund(others, now));
+        self.divide(receipt, |backend, part| backend.refund(part, now));
     }
 
     fn release(&self, receipt: &Receipt, now: Timestamp) {
-        self.divide(receipt, |engine, own| engine.release(own, now), |inner, others| inner.release(others, now));
+        self.divide(receipt, |backend, part| backend.release(part, now));
     }
 
     fn settle(&self, receipt: &Receipt, settlement: Settlement, now: Timestamp) {
-        self.divide(receipt, |_, _| {}, |inner, others| inner.settle(others, settlement, now));
+        self.divide(receipt, |backend, part| backend.settle(part, settlement, now));
     }
 
     fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> BoxFuture<'static, Result<u64, BackendError>> {
