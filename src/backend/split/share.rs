@@ -114,7 +114,7 @@ impl Share {
     /// assert_eq!(error.to_string(), "NO_INDEX: is not set in the environment");
     /// ```
     pub fn from_env(index: &str, count: &str) -> Result<Self, ConfigError> {
-        Self::from_keys(number(index, &variable(index)?)?, index, number(count, &variable(count)?)?, count)
+        Self::from_keys(number(index)?, index, number(count)?, count)
     }
 
     /// The index from the ordinal at the end of this host's name (`web-3` has
@@ -131,7 +131,7 @@ impl Share {
     /// one that is not below the count.
     pub fn from_stateful_set(count: &str) -> Result<Self, ConfigError> {
         let host = variable("HOSTNAME").or_else(|error| fs::read_to_string("/etc/hostname").map_err(|_| error))?;
-        Self::from_host_name(&host, number(count, &variable(count)?)?)
+        Self::from_host_name(&host, number(count)?)
     }
 
     /// The index from the ordinal at the end of a host's name, up to its first
@@ -167,7 +167,8 @@ fn variable(name: &str) -> Result<String, ConfigError> {
     })
 }
 
-fn number(name: &str, value: &str) -> Result<u64, ConfigError> {
+fn number(name: &str) -> Result<u64, ConfigError> {
+    let value = variable(name)?;
     let digits = Some(value.trim()).filter(|digits| is_number(digits));
     let number = digits.and_then(|digits| digits.parse().ok());
     number.ok_or_else(|| ConfigError::new(name, "must be a whole number").with_value(value))
