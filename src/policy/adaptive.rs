@@ -250,10 +250,6 @@ impl RateSteps {
         Self { limits: ascending(lowest, highest), window, bounds }
     }
 
-    pub(super) fn count(&self) -> usize {
-        self.limits.len()
-    }
-
     /// The quotas, from the floor to the ceiling, for requests that cost `cost`
     /// units each. The burst fits one of them, unless it exceeds the limit.
     pub(super) fn quotas(&self, cost: u64) -> impl Iterator<Item = Quota> + '_ {
@@ -293,10 +289,6 @@ impl LimitSteps {
         let (min, max, start) = tiers.iter().find_map(Quota::adaptive_bounds)?;
         let bounds = LimitBounds { min: min as f64, max: max as f64, start: start as f64 };
         Some(Self { limits: ascending(min, max), bounds })
-    }
-
-    pub(super) fn count(&self) -> usize {
-        self.limits.len()
     }
 
     /// The quotas, from the minimum to the maximum.

@@ -206,7 +206,7 @@ impl CompiledPolicy {
         }
         let source = Rule { tiers: quotas.to_vec(), ..rule.options.clone() };
         check_own_tiers(&source).map_err(|error| error.of_rule(*rule.id))?;
-        let own = Arc::new(OwnTiers::new(rule.id, &source, rule.ladder.as_ref(), rule.version));
+        let own = Arc::new(OwnTiers::new(rule.id, &source, rule.version));
         if own.sets.has_in_flight() {
             // The request that brings it sees this on its own thread.
             self.keeps_receipts.store(true, Ordering::Relaxed);
@@ -250,13 +250,6 @@ impl CompiledRule {
     fn new(index: usize, source: usize, policy: &Policy) -> Self {
         let (rule, ignore_case) = (&policy.rules[source], policy.ignore_case);
         let id = intern(&rule.id);
-        let ladder = rule.adaptive_rate.as_ref().map(RateSteps::new);
-        let limits = LimitSteps::new(&rule.tiers);
-        let steps = match (&ladder, &limits) {
-            (Some(ladder), _) => ladder.quotas(rule.cost).collect(),
-            (None, Some(limits)) => limits.quotas().collect(),
-            (None, None) => Vec::new(),
-        };
         let tenant_parameters =
             |name: &String| rule.matches.paths.iter().map(|path| ParameterPosition::find(path, name)).collect();
         // A tenant that is a part of a path is spelled as paths are.
@@ -268,10 +261,10 @@ impl CompiledRule {
             version: next_version(),
             own_tiers: OwnTierCache::default(),
             keys: RuleKeys::new(id, rule),
-            tier_sets: TierSets::new(id, rule, &steps, ignore_tenant_case),
+            tier_sets: TierSets::new(id, rule, ignore_tenant_case),
             tenant_parameters: rule.tenant_param.as_ref().map_or_else(Vec::new, tenant_parameters),
-            ladder,
-            limits,
+            ladder: rule.adaptive_rate.as_ref().map(RateSteps::new),
+            limits: LimitSteps::new(&rule.tiers),
             overflow: Scope::new(&[id, "", "", "overflow"]).shared(),
             max_wait: rule.max_wait.map(nanos),
             options: Rule { plans: BTreeMap::new(), tenants: BTreeMap::new(), ..rule.clone() },

@@ -15,7 +15,7 @@ use std::{
 use foldhash::fast::RandomState;
 
 use super::{
-    adaptive::RateSteps,
+    adaptive::{LimitSteps, RateSteps},
     exceptions::{Exceptions, index},
     rule::Rule,
 };
@@ -107,6 +107,16 @@ fn tier_set(rule: RuleName, unit: Unit, quotas: &[Quota], options: MachineOption
     quotas.iter().map(tier).collect()
 }
 
+/// What each step of a rule adds to all of its tier sets: a rule that adapts has steps, and any
+/// other has one that adds nothing.
+pub(super) fn steps(rule: &Rule) -> Vec<Option<Quota>> {
+    match (&rule.adaptive_rate, LimitSteps::new(&rule.tiers)) {
+        (Some(adapt), _) => RateSteps::new(adapt).quotas(rule.cost).map(Some).collect(),
+        (None, Some(limits)) => limits.quotas().map(Some).collect(),
+        (None, None) => vec![None],
+    }
+}
+
 /// The tier sets of a rule.
 ///
 /// The rule's own set is the first; those of plans and tenants follow. If a part is
@@ -125,7 +135,7 @@ pub(super) struct TierSets {
     to_priority: [u32; Priority::ALL.len()],
     /// Distance from a set to its scaled one; 0 where there are none.
     to_fallback: u32,
-    /// Distance from a set to that of the next step; 0 where there are none.
+    /// Distance from a set to that of the next step.
     to_next_step: u32,
     /// Which of the rule's own sets a tenant or a plan has.
     pub(super) exceptions: Exceptions,
@@ -134,7 +144,7 @@ pub(super) struct TierSets {
 impl TierSets {
     /// `ignore_case` where the tenant is a part of a path that is matched
     /// without regard to case.
-    pub(super) fn new(id: RuleName, rule: &Rule, steps: &[Quota], ignore_case: bool) -> Self {
+    pub(super) fn new(id: RuleName, rule: &Rule, ignore_case: bool) -> Self {
         let (exceptions, quotas) = Exceptions::new(rule, ignore_case);
         let (reserved, unit) = (rule.reserved(), Unit::new(rule.unit_name()));
         let parts: BTreeSet<u32> = reserved.into_iter().chain([0]).collect();
@@ -142,12 +152,7 @@ impl TierSets {
             Some(share) if share < 1.0 => vec![1.0, share],
             _ => vec![1.0],
         };
-        let adapts = !steps.is_empty();
-        // The only step of a rule that does not adapt adds no tier.
-        let steps: Vec<Option<Quota>> = match adapts {
-            true => steps.iter().copied().map(Some).collect(),
-            false => vec![None],
-        };
+        let steps = steps(rule);
         let mut sets = Vec::new();
         for (step, share) in steps.iter().flat_map(|step| shares.iter().map(move |share| (step, *share))) {
             for (part, quotas) in parts.iter().flat_map(|part| quotas.iter().map(move |quotas| (*part, quotas))) {
@@ -164,7 +169,7 @@ impl TierSets {
             count: index(count),
             to_priority: reserved.map(|part| index(place(part) * own)),
             to_fallback: index(count * (shares.len() - 1)),
-            to_next_step: if adapts { index(count * shares.len()) } else { 0 },
+            to_next_step: index(count * shares.len()),
             exceptions,
         }
     }
@@ -200,9 +205,9 @@ impl TierSets {
         if is_scaled { set } else { set + self.to_fallback }
     }
 
-    /// The set of another step, where the rule adapts.
+    /// The set of another step.
     pub(super) fn at_step(&self, set: u32, step: usize) -> u32 {
-        set.checked_rem(self.to_next_step).map_or(set, |first| first + index(step) * self.to_next_step)
+        set % self.to_next_step + index(step) * self.to_next_step
     }
 
     fn count_tiers(&self) -> usize {
@@ -227,10 +232,9 @@ pub(crate) struct OwnTiers {
 
 impl OwnTiers {
     /// Those of a rule of this version that has them as its own.
-    pub(super) fn new(id: RuleName, rule: &Rule, steps: Option<&RateSteps>, rule_version: u64) -> Self {
+    pub(super) fn new(id: RuleName, rule: &Rule, rule_version: u64) -> Self {
         static CONTENT: LazyLock<RandomState> = LazyLock::new(RandomState::default);
-        let steps: Vec<_> = steps.iter().flat_map(|steps| steps.quotas(rule.cost)).collect();
-        let sets = TierSets::new(id, rule, &steps, false);
+        let sets = TierSets::new(id, rule, false);
         let version = CONTENT.hash_one((rule_version, &rule.tiers));
         Self { quotas: rule.tiers.as_slice().into(), sets, version }
     }

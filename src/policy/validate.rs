@@ -15,13 +15,13 @@ use http::{HeaderName, HeaderValue};
 
 use super::{
     Policy,
-    adaptive::{LimitSteps, RateSteps},
     exceptions::parse_network,
     keys::STANDARD_METHODS,
     pattern::{self, ParameterPosition},
     rule::Rule,
     settings::{Consistency, Dimension, FailureMode, Unsettled},
     statuses::Statuses,
+    tiers::steps,
     validate_tiers::{self, tier_sets},
 };
 use crate::{
@@ -83,17 +83,14 @@ struct Size {
 impl Size {
     /// Adds a rule. Errors where the policy becomes larger than some hundred MiB.
     fn add(&mut self, rule: &Rule) -> Result<(), ConfigError> {
-        let (key, steps) = match &rule.adaptive_rate {
-            Some(adapt) => ("adaptive_rate", RateSteps::new(adapt).count()),
-            None => ("tiers", LimitSteps::new(&rule.tiers).map_or(1, |limits| limits.count())),
-        };
+        let key = if rule.adaptive_rate.is_some() { "adaptive_rate" } else { "tiers" };
         // The fallback limiter has tiers of its own if it has a share.
         let copies = 1 + usize::from(rule.local_share.is_some_and(|share| share < 1.0));
         let tiers: usize =
             tier_sets(rule).map(|(_, tiers)| tiers.len() + usize::from(rule.adaptive_rate.is_some())).sum();
         // Requests of lower priorities have tiers of their own where others have a reserve.
         let copies = copies * (1 + rule.reserve.len());
-        self.tiers = self.tiers.saturating_add(tiers.saturating_mul(steps * copies));
+        self.tiers = self.tiers.saturating_add(tiers.saturating_mul(steps(rule).len() * copies));
         let of_pattern = |pattern: &str| pattern.split('/').count() + rule.matches.methods.len();
         self.segments += rule.matches.patterns().map(of_pattern).sum::<usize>();
         let reason = format_args!(
