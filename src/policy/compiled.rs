@@ -20,6 +20,7 @@ use super::{
     Policy,
     adaptive::{LimitSteps, RateSteps},
     carried::Carried,
+    exceptions::Exceptions,
     keys::RuleKeys,
     matcher::Matcher,
     pattern::ParameterPosition,
@@ -90,8 +91,8 @@ impl CompiledPolicy {
         let mut matcher = Matcher::default();
         enabled().zip(0..).for_each(|(rule, index)| matcher.insert_rule(index, &rule.matches, policy.ignore_case));
         let has_in_flight = rules.iter().any(|rule| rule.tier_sets.has_in_flight());
-        let plan_priorities = highest(rules.iter().flat_map(|rule| rule.tier_sets.exceptions.plan_priorities()));
-        let tenant_priorities = highest(rules.iter().flat_map(|rule| rule.tier_sets.exceptions.tenant_priorities()));
+        let plan_priorities = highest(rules.iter().flat_map(|rule| rule.exceptions.plan_priorities()));
+        let tenant_priorities = highest(rules.iter().flat_map(|rule| rule.exceptions.tenant_priorities()));
         let adapts = rules.iter().any(|rule| rule.ladder.is_some() || rule.limits.is_some());
         Ok(Self {
             matcher,
@@ -230,6 +231,8 @@ pub(crate) struct CompiledRule {
     /// The tiers that tenants carry.
     pub(super) own_tiers: OwnTierCache,
     pub(crate) keys: RuleKeys,
+    /// Which of its tier sets a tenant or a plan has.
+    pub(super) exceptions: Exceptions,
     pub(super) tier_sets: TierSets,
     /// For each path pattern, where the tenant stands in it.
     tenant_parameters: Vec<Option<ParameterPosition>>,
@@ -252,8 +255,7 @@ impl CompiledRule {
         let id = intern(&rule.id);
         let tenant_parameters =
             |name: &String| rule.matches.paths.iter().map(|path| ParameterPosition::find(path, name)).collect();
-        // A tenant that is a part of a path is spelled as paths are.
-        let ignore_tenant_case = ignore_case && rule.tenant_param.is_some();
+        let (exceptions, quotas) = Exceptions::new(rule, ignore_case);
         Self {
             id,
             index,
@@ -261,7 +263,8 @@ impl CompiledRule {
             version: next_version(),
             own_tiers: OwnTierCache::default(),
             keys: RuleKeys::new(id, rule),
-            tier_sets: TierSets::new(id, rule, ignore_tenant_case),
+            exceptions,
+            tier_sets: TierSets::new(id, rule, &quotas),
             tenant_parameters: rule.tenant_param.as_ref().map_or_else(Vec::new, tenant_parameters),
             ladder: rule.adaptive_rate.as_ref().map(RateSteps::new),
             limits: LimitSteps::new(&rule.tiers),
@@ -277,8 +280,9 @@ impl CompiledRule {
     fn uniform_scope(&self) -> Option<Scope> {
         let is_plain = !self.charges_later() && !self.options.shadow && !self.options.smooth;
         let is_for_all = self.options.matches.is_everywhere() && self.options.matches.is_by_path();
-        let is_single = self.options.reserve.is_empty() && self.tier_sets.is_single();
-        self.keys.only_scope().filter(|_| is_plain && is_for_all && is_single)
+        let has_one_set = self.options.reserve.is_empty() && self.exceptions.is_empty();
+        let is_limited = !self.tier_sets.get(0).is_empty();
+        self.keys.only_scope().filter(|_| is_plain && is_for_all && has_one_set && is_limited)
     }
 
     /// The tenant of a request that matched this pattern.

@@ -50,8 +50,7 @@ pub(super) struct Chosen {
 
 impl Exceptions {
     /// Those of a rule, and the quotas of the rule, of its plans and of its tenants.
-    /// `ignore_case` where the tenant is a part of a path that is matched without regard to
-    /// case.
+    /// `ignore_case` where paths are matched without regard to case.
     pub(super) fn new(rule: &Rule, ignore_case: bool) -> (Self, Vec<Vec<Quota>>) {
         let mut exceptions = Self::default();
         // The steps stand for an adaptive tier.
@@ -72,6 +71,8 @@ impl Exceptions {
         for (plan, instead) in &rule.plans {
             exceptions.plans.insert(plan.as_str().into(), exception(instead));
         }
+        // A tenant that is a part of a path is spelled as paths are.
+        let ignore_tenant_case = ignore_case && rule.tenant_param.is_some();
         for (tenant, instead) in &rule.tenants {
             let exception = exception(instead);
             // An address or a network names no tenant: callers may choose their names.
@@ -79,7 +80,7 @@ impl Exceptions {
                 exceptions.addresses.entry(network).or_insert(exception);
                 continue;
             }
-            let tenant = if ignore_case { tenant.to_ascii_lowercase() } else { tenant.clone() };
+            let tenant = if ignore_tenant_case { tenant.to_ascii_lowercase() } else { tenant.clone() };
             exceptions.tenants.insert(tenant.into(), exception);
         }
         (exceptions, quotas)

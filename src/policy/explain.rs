@@ -166,8 +166,7 @@ impl Lookup<'_> {
         let rule = self.rule(found);
         let source = &self.policy.policy.rules[rule.source];
         let tenant = self.excepted(rule, found, self.tenant(rule, found));
-        let by =
-            rule.keys.identities(tenant, self.descriptor).find(|id| rule.tier_sets.exceptions.has_exception_of(*id));
+        let by = rule.keys.identities(tenant, self.descriptor).find(|id| rule.exceptions.has_exception_of(*id));
         match by {
             Some(TenantId::Name(name)) => Some(format!("tenant `{name}`")),
             Some(TenantId::Address(address)) => {

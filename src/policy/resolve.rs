@@ -279,7 +279,7 @@ impl<'a> Lookup<'a> {
     /// How much the request matters under the rule.
     fn priority(&self, rule: &CompiledRule, found: PatternMatch) -> Priority {
         let ids = || rule.keys.identities(self.excepted(rule, found, self.tenant(rule, found)), self.descriptor);
-        let of_rule = || rule.tier_sets.exceptions.choose(ids, || self.descriptor.plan_name()).priority;
+        let of_rule = || rule.exceptions.choose(ids, || self.descriptor.plan_name()).priority;
         self.descriptor.stated_priority().or_else(of_rule).unwrap_or_default()
     }
 
@@ -333,7 +333,7 @@ impl<'a> Lookup<'a> {
         found: PatternMatch,
         tenant: Option<TenantId<'i>>,
     ) -> Option<TenantId<'i>> {
-        tenant.filter(|id| self.is_certain(rule, found) || !rule.tier_sets.exceptions.favors(*id))
+        tenant.filter(|id| self.is_certain(rule, found) || !rule.exceptions.favors(*id))
     }
 
     /// Whether a router sees the same tenant.
@@ -375,7 +375,7 @@ impl<'a> Lookup<'a> {
             own => own.and_then(Result::ok),
         };
         let ids = || rule.keys.identities(self.excepted(rule, found, tenant), descriptor);
-        let chosen = rule.tier_sets.exceptions.choose(ids, || descriptor.plan_name());
+        let chosen = rule.exceptions.choose(ids, || descriptor.plan_name());
         let tier_set = match own {
             Some(_) => 0,
             None => chosen.tier_set.ok_or(MissingIdentity::Unlimited)?,

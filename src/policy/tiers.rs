@@ -1,14 +1,15 @@
 //! The tiers that one rule may apply: a quota compiled for decisions ([`Tier`]), all
-//! the sets of a rule and which of them a tenant has ([`TierSets`]), and the sets
-//! that tenants bring with their requests ([`OwnTiers`]).
+//! the sets of a rule ([`TierSets`]), and the sets that tenants bring with their
+//! requests ([`OwnTiers`]).
 //!
-//! Not here: usage, which a backend counts. Invariant: reloads keep a tier's salt,
+//! Not here: which set a tenant has (`exceptions`), and usage, which a backend counts. Invariant: reloads keep a tier's salt,
 //! and so its counters, as long as its algorithm and window stay the same.
 
 use std::{
     borrow::Cow,
     collections::{BTreeSet, HashMap},
     hash::BuildHasher,
+    slice,
     sync::{Arc, LazyLock, PoisonError, RwLock},
 };
 
@@ -16,7 +17,7 @@ use foldhash::fast::RandomState;
 
 use super::{
     adaptive::{LimitSteps, RateSteps},
-    exceptions::{Exceptions, index},
+    exceptions::index,
     rule::Rule,
 };
 use crate::{
@@ -130,53 +131,39 @@ pub(super) struct TierSets {
     /// The number of sets before any are repeated.
     own: u32,
     /// The number of sets of one share and step.
-    count: u32,
+    of_share: u32,
+    /// The number of sets of one step.
+    of_step: u32,
     /// Distance from a set to the one of a priority; 0 where nothing is kept from it.
     to_priority: [u32; Priority::ALL.len()],
-    /// Distance from a set to its scaled one; 0 where there are none.
-    to_fallback: u32,
-    /// Distance from a set to that of the next step.
-    to_next_step: u32,
-    /// Which of the rule's own sets a tenant or a plan has.
-    pub(super) exceptions: Exceptions,
 }
 
 impl TierSets {
-    /// `ignore_case` where the tenant is a part of a path that is matched
-    /// without regard to case.
-    pub(super) fn new(id: RuleName, rule: &Rule, ignore_case: bool) -> Self {
-        let (exceptions, quotas) = Exceptions::new(rule, ignore_case);
+    /// `quotas` are those of the rule, of its plans and of its tenants.
+    pub(super) fn new(id: RuleName, rule: &Rule, quotas: &[Vec<Quota>]) -> Self {
         let (reserved, unit) = (rule.reserved(), Unit::new(rule.unit_name()));
         let parts: BTreeSet<u32> = reserved.into_iter().chain([0]).collect();
         let shares = match rule.local_share {
             Some(share) if share < 1.0 => vec![1.0, share],
             _ => vec![1.0],
         };
-        let steps = steps(rule);
         let mut sets = Vec::new();
-        for (step, share) in steps.iter().flat_map(|step| shares.iter().map(move |share| (step, *share))) {
+        for (step, share) in steps(rule).iter().flat_map(|step| shares.iter().map(move |share| (step, *share))) {
             for (part, quotas) in parts.iter().flat_map(|part| quotas.iter().map(move |quotas| (*part, quotas))) {
                 let kept = |quota: &Quota| quota.without(part).scaled(share);
                 let quotas: Vec<Quota> = quotas.iter().chain(step).map(kept).collect();
                 sets.push(tier_set(id, unit, &quotas, rule.machine_options()));
             }
         }
-        let (own, count) = (quotas.len(), quotas.len() * parts.len());
+        let (own, of_share) = (quotas.len(), quotas.len() * parts.len());
         let place = |part| parts.iter().position(|known| *known == part).unwrap_or(0);
         Self {
             sets,
             own: index(own),
-            count: index(count),
+            of_share: index(of_share),
+            of_step: index(of_share * shares.len()),
             to_priority: reserved.map(|part| index(place(part) * own)),
-            to_fallback: index(count * (shares.len() - 1)),
-            to_next_step: index(count * shares.len()),
-            exceptions,
         }
-    }
-
-    /// Whether the rule has tiers of its own, and no tenant has any other.
-    pub(super) fn is_single(&self) -> bool {
-        self.exceptions.is_empty() && !self.get(0).is_empty()
     }
 
     pub(super) fn get(&self, set: u32) -> &[Tier] {
@@ -196,18 +183,18 @@ impl TierSets {
 
     /// The set of the same share and step for those from whom nothing is kept.
     pub(super) fn unreserved(&self, set: u32) -> u32 {
-        set - set % self.count + set % self.own
+        set - set % self.of_share + set % self.own
     }
 
-    /// The set by which the fallback limiter counts, also of one that is such a set.
+    /// The set by which the fallback limiter counts, also of one that is such a set: its
+    /// share is the last of each step.
     pub(super) fn for_fallback(&self, set: u32) -> u32 {
-        let is_scaled = self.to_fallback > 0 && set / self.count % 2 == 1;
-        if is_scaled { set } else { set + self.to_fallback }
+        set - set % self.of_step + self.of_step - self.of_share + set % self.of_share
     }
 
     /// The set of another step.
     pub(super) fn at_step(&self, set: u32, step: usize) -> u32 {
-        set % self.to_next_step + index(step) * self.to_next_step
+        set % self.of_step + index(step) * self.of_step
     }
 
     fn count_tiers(&self) -> usize {
@@ -234,7 +221,7 @@ impl OwnTiers {
     /// Those of a rule of this version that has them as its own.
     pub(super) fn new(id: RuleName, rule: &Rule, rule_version: u64) -> Self {
         static CONTENT: LazyLock<RandomState> = LazyLock::new(RandomState::default);
-        let sets = TierSets::new(id, rule, false);
+        let sets = TierSets::new(id, rule, slice::from_ref(&rule.tiers));
         let version = CONTENT.hash_one((rule_version, &rule.tiers));
         Self { quotas: rule.tiers.as_slice().into(), sets, version }
     }
