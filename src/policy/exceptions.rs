@@ -29,12 +29,11 @@ pub(super) struct Exceptions {
     addresses: Networks<Exception>,
 }
 
-/// What is different for a plan or a tenant.
-type Exception = Override<ExceptedSet>;
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct ExceptedSet {
-    index: u32,
+/// What is different for a plan or a tenant: as [`Override`], with the index of its tier set.
+#[derive(Clone, Copy, Debug)]
+struct Exception {
+    limits: Option<Limits<u32>>,
+    priority: Option<Priority>,
     /// It may admit what the rule's own tiers reject.
     is_higher: bool,
 }
@@ -56,17 +55,15 @@ impl Exceptions {
         // The steps stand for an adaptive tier.
         let mut quotas = vec![rule.tiers.iter().filter(|tier| !tier.is_adaptive()).copied().collect::<Vec<_>>()];
         let mut exception = |instead: &Override| {
-            let limits = instead.limits.as_ref().map(|limits| match limits {
-                Limits::Unlimited => Limits::Unlimited,
-                Limits::Tiers(tiers) => {
+            let (limits, is_higher) = match &instead.limits {
+                None => (None, false),
+                Some(Limits::Unlimited) => (Some(Limits::Unlimited), true),
+                Some(Limits::Tiers(tiers)) => {
                     quotas.push(tiers.clone());
-                    Limits::Tiers(ExceptedSet {
-                        index: index(quotas.len() - 1),
-                        is_higher: !is_within(tiers, &rule.tiers),
-                    })
+                    (Some(Limits::Tiers(index(quotas.len() - 1))), !is_within(tiers, &rule.tiers))
                 }
-            });
-            Override { limits, priority: instead.priority }
+            };
+            Exception { limits, priority: instead.priority, is_higher }
         };
         for (plan, instead) in &rule.plans {
             exceptions.plans.insert(plan.as_str().into(), exception(instead));
@@ -106,7 +103,7 @@ impl Exceptions {
         let exceptions = || of_tenant.into_iter().chain(of_plan);
         let tier_set = match exceptions().find_map(|exception| exception.limits) {
             Some(Limits::Unlimited) => None,
-            Some(Limits::Tiers(set)) => Some(set.index),
+            Some(Limits::Tiers(set)) => Some(set),
             None => Some(0),
         };
         Chosen { tier_set, priority: exceptions().find_map(|exception| exception.priority) }
@@ -135,8 +132,7 @@ impl Exceptions {
 
     /// Whether this tenant's exception may admit what the rule's own tiers reject.
     pub(super) fn favors(&self, id: TenantId<'_>) -> bool {
-        let limits = self.find(id).and_then(|exception| exception.limits);
-        matches!(limits, Some(Limits::Unlimited | Limits::Tiers(ExceptedSet { is_higher: true, .. })))
+        self.find(id).is_some_and(|exception| exception.is_higher)
     }
 }
 

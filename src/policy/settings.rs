@@ -64,15 +64,16 @@ impl Match {
     }
 }
 
-/// What one tenant or plan has instead of a rule's own tiers: as written, or compiled. One that
-/// says nothing changes nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Override<T = Vec<Quota>> {
+/// What one tenant or plan has instead of a rule's own tiers. One that says nothing changes
+/// nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Override {
     /// `None`: those that apply otherwise.
-    pub(crate) limits: Option<Limits<T>>,
+    pub(crate) limits: Option<Limits>,
     pub(crate) priority: Option<Priority>,
 }
 
+/// As written, or compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limits<T = Vec<Quota>> {
     Tiers(T),
