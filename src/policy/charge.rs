@@ -108,7 +108,7 @@ impl<'a> Charge<'a> {
     /// not exact.
     #[must_use]
     pub fn sync_interval(&self) -> Duration {
-        self.rule.options.store_interval()
+        self.rule.options.sync_interval.unwrap_or(Rule::SYNC_INTERVAL)
     }
 
     /// The longest wait that the rule allows: zero where it sets none. A caller

@@ -331,17 +331,12 @@ impl CompiledRule {
 
     /// Whether such messages are charged one by one.
     pub(crate) fn counts(&self, messages: Messages) -> bool {
-        self.options.per_message.is_some_and(|counted| counted.include(messages))
-    }
-
-    /// Whether any messages are charged one by one.
-    fn counts_messages(&self) -> bool {
-        self.options.per_message.is_some()
+        self.options.per_message.is_some_and(|counted| counted == Messages::Both || counted == messages)
     }
 
     /// Whether it may charge a request more, or less, after it was admitted.
     fn charges_later(&self) -> bool {
-        self.is_settled_late() || self.counts_messages()
+        self.is_settled_late() || self.options.per_message.is_some()
     }
 
     /// Whether it follows what becomes of a request that it has charged.

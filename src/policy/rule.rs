@@ -19,7 +19,6 @@ use super::{
     statuses::Statuses,
 };
 use crate::{
-    algorithm::MachineOptions,
     descriptor::{MissingTenant, Priority},
     quota::Quota,
     unit::REQUESTS,
@@ -784,11 +783,6 @@ impl Rule {
         self
     }
 
-    /// How often an instance and the store exchange units.
-    pub(super) fn store_interval(&self) -> Duration {
-        self.sync_interval.unwrap_or(Self::SYNC_INTERVAL)
-    }
-
     /// Whether the cost of a request may be settled after it was admitted.
     pub(crate) fn is_settled_late(&self) -> bool {
         self.settle || self.per_byte.is_some() || self.charge_on.is_some() || self.refund_on.is_some()
@@ -814,9 +808,5 @@ impl Rule {
     pub(super) fn reserved(&self) -> [u32; Priority::ALL.len()] {
         let of = |above: &Priority| self.reserve.get(above).map_or(0, |part| (part * 1e9).round() as u32);
         std::array::from_fn(|class| Priority::ALL[class + 1..].iter().map(of).sum())
-    }
-
-    pub(super) fn machine_options(&self) -> MachineOptions {
-        MachineOptions { settled_late: self.is_settled_late(), smooth: self.smooth }
     }
 }

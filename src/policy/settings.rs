@@ -253,13 +253,6 @@ pub enum Messages {
 
 names!(Messages, "direction", { Client => "client", Server => "server", Both => "both" });
 
-impl Messages {
-    /// Whether messages in the direction `other` are charged.
-    pub(super) fn include(self, other: Self) -> bool {
-        self == Self::Both || self == other
-    }
-}
-
 /// What happens to a charge that no handler has settled: see
 /// [`Rule::unsettled`](crate::Rule::unsettled).
 ///

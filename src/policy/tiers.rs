@@ -147,12 +147,13 @@ impl TierSets {
             Some(share) if share < 1.0 => vec![1.0, share],
             _ => vec![1.0],
         };
+        let options = MachineOptions { settled_late: rule.is_settled_late(), smooth: rule.smooth };
         let mut sets = Vec::new();
         for (step, share) in steps(rule).iter().flat_map(|step| shares.iter().map(move |share| (step, *share))) {
             for (part, quotas) in parts.iter().flat_map(|part| quotas.iter().map(move |quotas| (*part, quotas))) {
                 let kept = |quota: &Quota| quota.without(part).scaled(share);
                 let quotas: Vec<Quota> = quotas.iter().chain(step).map(kept).collect();
-                sets.push(tier_set(id, unit, &quotas, rule.machine_options()));
+                sets.push(tier_set(id, unit, &quotas, options));
             }
         }
         let (own, of_share) = (quotas.len(), quotas.len() * parts.len());
