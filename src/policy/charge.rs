@@ -156,16 +156,13 @@ impl<'a> Charge<'a> {
     }
 
     /// With the tiers of another step of the ladder, where the rule adapts.
-    pub(crate) fn at_step(mut self, step: usize) -> Self {
-        self.set_step(step);
-        self
+    pub(crate) fn at_step(self, step: usize) -> Self {
+        self.with_tier_set(self.tier_sets().at_step(self.selection.tier_set, step))
     }
 
     /// Does the same in place.
     pub(crate) fn set_step(&mut self, step: usize) {
-        let sets = self.tier_sets();
-        let tier_set = sets.at_step(self.selection.tier_set, step);
-        (self.selection.tier_set, self.tiers) = (tier_set, sets.get(tier_set));
+        *self = self.at_step(step);
     }
 
     /// With the tiers of the fallback limiter: its share of the limits.
@@ -177,12 +174,7 @@ impl<'a> Charge<'a> {
     /// given back by them.
     pub(crate) fn unreserved(self) -> Self {
         let tier_set = self.tier_sets().unreserved(self.selection.tier_set);
-        if tier_set == self.selection.tier_set {
-            return self;
-        }
-        let (part, whole) = (part_of(&self), self.with_tier_set(tier_set));
-        let tiers = part.and_then(|(start, len)| whole.tiers.get(start..start + len)).unwrap_or(whole.tiers);
-        Self { tiers, ..whole }
+        self.with_tier_set(tier_set).reduced_to(part_of(&self))
     }
 
     fn tier_sets(&self) -> &'a TierSets {
@@ -208,6 +200,12 @@ impl<'a> Charge<'a> {
 
     fn with_tier_set(self, tier_set: u32) -> Self {
         Self { tiers: self.tier_sets().get(tier_set), selection: Selection { tier_set, ..self.selection }, ..self }
+    }
+
+    /// With a part of its tiers, where they have that part.
+    fn reduced_to(self, part: Option<(usize, usize)>) -> Self {
+        let tiers = part.and_then(|(start, len)| self.tiers.get(start..start + len)).unwrap_or(self.tiers);
+        Self { tiers, ..self }
     }
 }
 
@@ -255,10 +253,8 @@ impl OwnedCharge {
 
     #[inline]
     pub(crate) fn charge(&self) -> Charge<'_> {
-        let charge = self.charged.charge(&self.policy);
-        let part = self.part.and_then(|(start, len)| charge.tiers.get(start..start + len));
-        let tenant = self.tenant.as_ref().map(Tenant::id);
-        Charge { tiers: part.unwrap_or(charge.tiers), tenant, max_wait: self.max_wait, ..charge }
+        let charge = self.charged.charge(&self.policy).reduced_to(self.part);
+        Charge { tenant: self.tenant.as_ref().map(Tenant::id), max_wait: self.max_wait, ..charge }
     }
 
     pub(crate) fn rule(&self) -> &CompiledRule {
