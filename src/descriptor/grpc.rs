@@ -19,11 +19,6 @@ pub(crate) const BASE64: GeneralPurpose = GeneralPurpose::new(
     NO_PAD.with_decode_allow_trailing_bits(true).with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// The content type of a gRPC or gRPC-Web call; `None` for anything else.
-fn content_type(headers: &HeaderMap) -> Option<&HeaderValue> {
-    headers.get(CONTENT_TYPE).filter(|value| is_grpc(value.as_bytes()))
-}
-
 /// Whether the type is `application/grpc`, `application/grpc-web` or
 /// `application/grpc-web-text`, with or without a message encoding (`+proto`)
 /// and parameters. A longer type with the same beginning is another type.
@@ -31,15 +26,9 @@ pub(crate) fn is_grpc(content_type: &[u8]) -> bool {
     const GRPC: &[u8] = b"application/grpc";
     let Some((start, rest)) = content_type.split_at_checked(GRPC.len()) else { return false };
     let ends = |rest: &[u8]| matches!(rest, [] | [b'+' | b';' | b' ' | b'\t', ..]);
-    let strip = |rest: &'_ [u8], suffix: &[u8]| match rest.split_at_checked(suffix.len()) {
-        Some((start, _)) if start.eq_ignore_ascii_case(suffix) => suffix.len(),
-        _ => 0,
-    };
-    let web = match strip(rest, b"-web-text") {
-        0 => strip(rest, b"-web"),
-        length => length,
-    };
-    start.eq_ignore_ascii_case(GRPC) && rest.get(web..).is_some_and(ends)
+    let is_next = |web: &&[u8]| rest.get(..web.len()).is_some_and(|start| start.eq_ignore_ascii_case(web));
+    let web = [b"-web-text".as_slice(), b"-web"].into_iter().find(is_next).unwrap_or_default();
+    start.eq_ignore_ascii_case(GRPC) && ends(&rest[web.len()..])
 }
 
 /// Whether a gRPC content type is one of gRPC-Web.
@@ -52,7 +41,7 @@ pub(crate) fn is_web(content_type: &HeaderValue) -> bool {
 /// malformed, or if the request is no gRPC call.
 pub(crate) fn timeout(headers: &HeaderMap) -> Option<Duration> {
     let value = headers.get(GRPC_TIMEOUT)?;
-    content_type(headers)?;
+    headers.get(CONTENT_TYPE).filter(|value| is_grpc(value.as_bytes()))?;
     parse_timeout(value.as_bytes())
 }
 

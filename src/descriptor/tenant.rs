@@ -63,19 +63,13 @@ pub enum TenantId<'a> {
     Address(IpAddr),
 }
 
-/// The same for the same name or address as long as the process lives.
-fn fingerprint(id: impl Hash) -> u64 {
-    static FINGERPRINT: LazyLock<RandomState> = LazyLock::new(RandomState::default);
-    FINGERPRINT.hash_one(id)
-}
-
-#[cfg(feature = "admin")]
 impl TenantId<'_> {
-    /// Of a name the fingerprint that `Debug` writes.
+    /// The same for the same name or address as long as the process lives.
     pub(crate) fn fingerprint(self) -> u64 {
+        static FINGERPRINT: LazyLock<RandomState> = LazyLock::new(RandomState::default);
         match self {
-            Self::Name(name) => fingerprint(name),
-            Self::Address(address) => fingerprint(address),
+            Self::Name(name) => FINGERPRINT.hash_one(name),
+            Self::Address(address) => FINGERPRINT.hash_one(address),
         }
     }
 }
@@ -85,7 +79,7 @@ impl fmt::Debug for TenantId<'_> {
         match self {
             Self::Name(name) => {
                 let start: String = name.chars().take(4).collect();
-                write!(f, "{start:?}..{:016x}", fingerprint(name))
+                write!(f, "{start:?}..{:016x}", self.fingerprint())
             }
             Self::Address(address) => address.fmt(f),
         }
