@@ -43,9 +43,8 @@ pub struct Descriptor<'a> {
     named: Option<Arc<Named<'a>>>,
     pub(crate) cost: u64,
     pub(crate) priority: Option<Priority>,
-    pub(crate) missing_tenant: MissingTenant,
-    /// What happens if a key is missing, where the caller says so.
-    pub(crate) missing_key: Option<MissingTenant>,
+    /// What happens if the tenant or a key is missing, where the caller says so.
+    pub(crate) on_missing: Option<MissingTenant>,
     /// More than one tenant was given. There is then none.
     pub(crate) ambiguous_tenant: bool,
     pub(crate) exempt: bool,
@@ -69,8 +68,7 @@ impl<'a> Descriptor<'a> {
             named: None,
             cost: 1,
             priority: None,
-            missing_tenant: MissingTenant::Anonymous,
-            missing_key: None,
+            on_missing: None,
             ambiguous_tenant: false,
             exempt: false,
             max_wait: Duration::MAX,
@@ -209,7 +207,7 @@ impl<'a> Descriptor<'a> {
     /// What happens if no tenant is given, or not a key by which a rule counts that does
     /// not [choose itself](crate::Rule::on_missing_key).
     pub fn on_missing_tenant(mut self, choice: MissingTenant) -> Self {
-        (self.missing_tenant, self.missing_key) = (choice, Some(choice));
+        self.on_missing = Some(choice);
         self
     }
 

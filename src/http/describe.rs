@@ -154,8 +154,7 @@ impl Http {
         descriptor.extensions = Some(head.extensions());
         descriptor.headers = Some(head.headers());
         if let Some(choice) = self.missing_tenant {
-            descriptor.missing_tenant = choice;
-            descriptor.missing_key = Some(choice);
+            descriptor.on_missing = Some(choice);
         }
         descriptor.exempt = self.exempts(head, has_content);
         if descriptor.exempt {

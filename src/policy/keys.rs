@@ -205,7 +205,7 @@ impl RuleKeys {
             MissingTenant::Reject => Err(MissingIdentity::Rejected(RateLimitedKind::MissingTenant)),
         };
         if self.counts_tenant {
-            check(tenant.is_none(), descriptor.ambiguous_tenant, descriptor.missing_tenant)?;
+            check(tenant.is_none(), descriptor.ambiguous_tenant, descriptor.on_missing.unwrap_or_default())?;
         }
         for key in &self.names {
             let key = descriptor.find_key(key);
@@ -222,7 +222,7 @@ impl RuleKeys {
     /// What was chosen for requests without one of the rule's keys, to which it does not
     /// apply by default: by the rule, else by the caller.
     pub(crate) fn on_missing_key(&self, descriptor: &Descriptor<'_>) -> Option<MissingTenant> {
-        self.on_missing.or(descriptor.missing_key)
+        self.on_missing.or(descriptor.on_missing)
     }
 
     /// Whether requests without a key still differ by the tenant, or by one of these keys.

@@ -73,9 +73,9 @@ impl CompiledPolicy {
         let (scope, rule) = (self.uniform?, self.rules.first()?);
         let is_identified = match &descriptor.tenant {
             Some(tenant) => tenant.limits().is_none(),
-            None => descriptor.missing_tenant == MissingTenant::Anonymous && !descriptor.ambiguous_tenant,
+            None => descriptor.on_missing.unwrap_or_default() == MissingTenant::Anonymous,
         };
-        if descriptor.rule.is_some() || descriptor.exempt || !is_identified {
+        if descriptor.rule.is_some() || descriptor.exempt || descriptor.ambiguous_tenant || !is_identified {
             return None;
         }
         let tenant = || descriptor.tenant.as_ref().map(TenantRef::id);

@@ -23,7 +23,7 @@ fn a_request_is_described_by_path_method_and_tenant() {
     let descriptor = http.describe_head(&RequestHead::new(&request), || false);
     assert_eq!((descriptor.path(), descriptor.method), ("/v1/a%2Fb", "PUT"));
     assert_eq!(descriptor.tenant, Some(TenantRef::address([192, 0, 2, 7].into())));
-    assert_eq!(descriptor.missing_tenant, MissingTenant::Reject);
+    assert_eq!(descriptor.on_missing, Some(MissingTenant::Reject));
     assert_eq!((descriptor.cost, descriptor.exempt, descriptor.matched_route()), (1, false, None));
 
     let unnamed = get("/");
