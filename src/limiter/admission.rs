@@ -96,8 +96,6 @@ pub(super) struct Ask {
     pub(super) reply: BoxFuture<'static, Result<Outcome, BackendError>>,
     /// When the backend was asked.
     pub(super) now: Timestamp,
-    /// Nanoseconds for which it waited when the backend was asked.
-    pub(super) waited: u64,
     /// How long to wait for the reply. Without it, the backend's own deadline is
     /// the bound.
     pub(super) reply_timeout: Option<Duration>,
@@ -191,8 +189,6 @@ struct Undecided {
     /// Leases of shadow rules, while the request reserves another slot.
     leases: Vec<Lease>,
     entry: Option<QueueEntry>,
-    /// When its queue last called it.
-    called: Option<Instant>,
 }
 
 /// What follows the first decision of a request.
@@ -299,9 +295,9 @@ impl Admission {
             _ => step,
         };
         self.take_step(step);
-        match &mut self.step {
+        match &self.step {
             Step::Queue(_) => self.enter_queue(),
-            Step::Ask(ask) => ask.waited = waited,
+            Step::Ask(_) => {}
             _ => {
                 // Only now the next of its queue is called.
                 self.undecided.iter_mut().for_each(|undecided| undecided.entry = None);
@@ -351,12 +347,16 @@ impl Admission {
         nanos(self.since_asked())
     }
 
-    /// From here on its waits are what is left of them after `waited`
-    /// nanoseconds.
+    /// From here on its waits are what is left of them after `waited` nanoseconds.
+    /// Time in the queue of a rate counts towards the bound of the rule whose rate
+    /// it is, and of no other. A wait for anything else counts towards all.
     fn spend(&mut self, waited: u64) {
         self.options = self.options.after(waited);
-        if let Some(undecided) = &mut self.undecided {
-            undecided.enforced.iter_mut().for_each(|kept| kept.spend_wait(waited));
+        if let Some(Undecided { enforced, entry, .. }) = self.undecided.as_deref_mut() {
+            let is_rate = |key: &Fingerprint| rate_queues(&charges_of(enforced)).any(|keys| keys.contains(key));
+            let rate = entry.as_ref().map(QueueEntry::key).filter(is_rate);
+            let spends = |kept: &&mut OwnedCharge| rate.is_none_or(|key| is_of(key, &kept.charge()));
+            enforced.iter_mut().filter(spends).for_each(|kept| kept.spend_wait(waited));
         }
         self.since = Instant::now();
     }
@@ -399,8 +399,7 @@ impl Admission {
             return entry.move_to(queue.key, priority);
         }
         let queues = &self.limiter.inner.queues;
-        let entry = queues.join(queue.key, priority, is_adaptive(&charges, queue.key).then(Instant::now));
-        (undecided.entry, undecided.called) = (Some(entry), None);
+        undecided.entry = Some(queues.join(queue.key, priority, is_adaptive(&charges, queue.key).then(Instant::now)));
     }
 
     /// How long it waits for a call of its queue before it is decided again, and
@@ -422,24 +421,6 @@ impl Admission {
         let is_unnoticed = self.limiter.inner.engine.as_ref().is_none_or(InProcess::may_release_unnoticed);
         let ask_again = || if waited < ASK_AGAIN { shorten(waited.max(ASK_AGAIN_FIRST)) } else { ASK_AGAIN };
         (if is_unnoticed && is_first { nap.min(ask_again()) } else { nap }, left)
-    }
-
-    /// The time since its queue last called it counts towards the bound of the
-    /// rule whose rate it waited for, and of no other. A wait for in-flight
-    /// units counts towards all.
-    pub(super) fn credit_queue_time(&mut self) {
-        let Some(Undecided { enforced, entry: Some(entry), called, .. }) = self.undecided.as_deref_mut() else {
-            return;
-        };
-        let key: Fingerprint = entry.key();
-        let time = nanos(called.replace(Instant::now()).unwrap_or(self.since).elapsed());
-        let charges = charges_of(enforced);
-        let waits_for_rate = rate_queues(&charges).any(|keys| keys.contains(&key));
-        drop(charges);
-        if waits_for_rate {
-            let others = enforced.iter_mut().filter(|kept| !is_of(key, &kept.charge()));
-            others.for_each(|kept| kept.extend_wait(time));
-        }
     }
 }
 

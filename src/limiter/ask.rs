@@ -80,7 +80,7 @@ impl Attempt<'_> {
             // Shadow rules would ask in vain.
             Decide::Now(Err(error)) => self.fall_back(error, decision),
             Decide::Later(reply) => {
-                Step::Ask(Box::new(Ask { reply, now: self.now, waited: 0, reply_timeout: self.reply_timeout() }))
+                Step::Ask(Box::new(Ask { reply, now: self.now, reply_timeout: self.reply_timeout() }))
             }
         }
     }

@@ -136,7 +136,8 @@ impl Admission {
                         return Poll::Ready(());
                     }
                 }
-                self.on_called(decision);
+                // It is first in its queue, and a unit may be free.
+                self.restart(decision);
             }
             Step::Ask(ask) => {
                 let result = match (ask.reply.as_mut().poll(cx), ask.reply_timeout) {
@@ -211,24 +212,17 @@ impl Admission {
         self.restart(decision);
     }
 
-    /// It is first in its queue, and a unit may be free.
-    fn on_called(&mut self, decision: &mut Decision) {
-        self.credit_queue_time();
-        self.refresh();
-        self.admit(Event::Arrived, (self.limiter.now(), self.elapsed()), decision);
-    }
-
     fn on_queue_timeout(&mut self, decision: &mut Decision) {
         if let Step::Queue(queue) = mem::replace(&mut self.step, Step::Done(None)) {
             let event = Event::TimedOut(queue.outcome);
-            self.admit(event, (self.limiter.now(), self.elapsed()), decision);
+            self.admit(event, (self.limiter.now(), 0), decision);
         }
     }
 
     /// The backend replied; `None`: not for as long as the request may wait.
     fn on_reply(&mut self, result: Option<Result<Outcome, BackendError>>, decision: &mut Decision) {
         let Step::Ask(ask) = &self.step else { return };
-        let (asked, waited) = (ask.now, ask.waited);
+        let asked = ask.now;
         let queue = self.entry().map(QueueEntry::key);
         if queue.is_none() && !self.options.peeks() {
             self.limiter.inner.backend_metrics.replied(self.since_asked());
@@ -249,8 +243,8 @@ impl Admission {
             return self.restart(decision);
         }
         let (now, waited) = match counts_from_arrival(&result) {
-            true => (self.limiter.now(), if queue.is_some() { self.elapsed() } else { waited }),
-            false => (asked, waited),
+            true => (self.limiter.now(), if queue.is_some() { self.elapsed() } else { 0 }),
+            false => (asked, 0),
         };
         self.admit(Event::Replied(result), (now, waited), decision);
     }

@@ -284,12 +284,6 @@ impl OwnedCharge {
         self.max_wait = self.max_wait.saturating_sub(time);
     }
 
-    /// The request has waited so many nanoseconds for another rule, which do
-    /// not count towards this rule's bound.
-    pub(crate) fn extend_wait(&mut self, time: u64) {
-        self.max_wait = self.max_wait.saturating_add(time);
-    }
-
     /// The same charge by the tiers of another policy's rule with the same id.
     /// `None` where that rule counts by other keys, or is in shadow mode where
     /// this one is not, or the other way round.
