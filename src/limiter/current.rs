@@ -5,10 +5,12 @@ use std::{
     cell::Cell,
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering, fence},
     },
 };
+
+use arc_swap::{ArcSwap, Cache};
 
 use super::observe::{Counters, Totals};
 use crate::{policy::CompiledPolicy, sync::lock, time::Timestamp};
@@ -23,8 +25,7 @@ use crate::{policy::CompiledPolicy, sync::lock, time::Timestamp};
 pub(super) struct Current {
     /// Differs from that of every other limiter of this process.
     pub(super) id: u64,
-    version: AtomicU64,
-    policy: RwLock<Arc<CompiledPolicy>>,
+    policy: Arc<ArcSwap<CompiledPolicy>>,
     /// Locked while the policy is replaced, or what it carries.
     replacing: Mutex<Replacements>,
     /// Of every thread, and the sums of those that have ended.
@@ -45,8 +46,7 @@ const KEPT: usize = 64;
 /// A limiter's policy, cached by one thread, and that thread's counters.
 struct ThreadPolicy {
     owner: u64,
-    version: u64,
-    policy: Arc<CompiledPolicy>,
+    policy: Cache<Arc<ArcSwap<CompiledPolicy>>, Arc<CompiledPolicy>>,
     counters: Arc<Counters>,
 }
 
@@ -70,31 +70,19 @@ impl Current {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            version: AtomicU64::new(0),
-            policy: RwLock::new(Arc::new(policy)),
+            policy: Arc::new(ArcSwap::from_pointee(policy)),
             replacing: Mutex::default(),
             counters: Mutex::default(),
         }
     }
 
     pub(super) fn set(&self, policy: CompiledPolicy) {
-        self.set_if(policy, |_| true);
+        self.policy.store(Arc::new(policy));
     }
 
     /// Takes another form of the policy, unless it was replaced meanwhile.
     pub(super) fn replace(&self, old: &Arc<CompiledPolicy>, policy: CompiledPolicy) {
-        self.set_if(policy, |current| Arc::ptr_eq(current, old));
-    }
-
-    fn set_if(&self, policy: CompiledPolicy, is_expected: impl FnOnce(&Arc<CompiledPolicy>) -> bool) {
-        let policy = Arc::new(policy);
-        let mut current = self.policy.write().unwrap_or_else(PoisonError::into_inner);
-        if is_expected(&current) {
-            let old = std::mem::replace(&mut *current, policy);
-            self.version.fetch_add(1, Ordering::Release);
-            drop(current);
-            drop(old);
-        }
+        self.policy.compare_and_swap(old, Arc::new(policy));
     }
 
     /// Locks the policy against other replacements.
@@ -108,7 +96,7 @@ impl Current {
     }
 
     pub(super) fn policy(&self) -> Arc<CompiledPolicy> {
-        Arc::clone(&self.policy.read().unwrap_or_else(PoisonError::into_inner))
+        self.policy.load_full()
     }
 
     /// Runs `decide` with the policy in force. Meanwhile the thread-local cell
@@ -116,18 +104,14 @@ impl Current {
     #[inline]
     pub(super) fn with<R>(&self, decide: impl FnOnce(PolicySnapshot<'_>) -> R) -> R {
         let latest = LATEST.try_with(Cell::take).ok().flatten();
-        let cached = match latest {
-            Some(cached) if self.is_current(&cached) => cached,
+        let mut cached = match latest {
+            Some(cached) if cached.owner == self.id => cached,
             other => self.find(other),
         };
-        let result = decide(PolicySnapshot { policy: &cached.policy, counters: &cached.counters });
+        let result = decide(PolicySnapshot { policy: cached.policy.load(), counters: &cached.counters });
         // Fails while the thread ends.
         let _ = LATEST.try_with(|latest| latest.set(Some(cached)));
         result
-    }
-
-    fn is_current(&self, cached: &ThreadPolicy) -> bool {
-        cached.owner == self.id && cached.version == self.version.load(Ordering::Acquire)
     }
 
     #[cold]
@@ -139,16 +123,10 @@ impl Current {
             others.remove(0);
         }
         let _ = OTHERS.try_with(|place| place.set(others));
-        match own {
-            Some(cached) if self.is_current(&cached) => cached,
-            own => {
-                let current = self.policy.read().unwrap_or_else(PoisonError::into_inner);
-                let (version, policy) = (self.version.load(Ordering::Acquire), Arc::clone(&current));
-                drop(current);
-                let counters = own.map_or_else(|| self.register(), |own| own.counters);
-                Box::new(ThreadPolicy { owner: self.id, version, policy, counters })
-            }
-        }
+        own.unwrap_or_else(|| {
+            let policy = Cache::new(Arc::clone(&self.policy));
+            Box::new(ThreadPolicy { owner: self.id, policy, counters: self.register() })
+        })
     }
 
     /// Counters for this thread. Sums up those of threads that have ended.
