@@ -146,20 +146,6 @@ impl Step {
             _ => None,
         }
     }
-
-    /// Keeps these leases of shadow rules for the request, which was admitted.
-    pub(super) fn keep(mut self, limiter: &RateLimiter, shadows: Vec<Lease>) -> Self {
-        if shadows.is_empty() {
-            return self;
-        }
-        match &mut self {
-            Self::Sleep(reservation) => (reservation.is_kept, reservation.shadows) = (true, shadows),
-            Self::PutOff(lease) | Self::Done(Some(lease)) => lease.keep(shadows),
-            Self::Done(none) => none.insert(Arc::new(Lease::of_nothing(limiter))).keep(shadows),
-            _ => {}
-        }
-        self
-    }
 }
 
 /// A request that is decided, or waits to be. Boxed where it is made, so that
@@ -175,6 +161,9 @@ pub(crate) struct Admission {
     undecided: Option<Box<Undecided>>,
     waiter: WaiterGrant,
     pub(super) step: Step,
+    /// Leases of shadow rules, which are charged once: the request keeps them, whichever
+    /// slot it gets.
+    pub(super) shadows: Vec<Lease>,
     /// Whether its wait was reported.
     is_timed: bool,
 }
@@ -186,8 +175,6 @@ struct Undecided {
     shadow: Vec<OwnedCharge>,
     /// The request's path, where there are shadow rules.
     path: Option<String>,
-    /// Leases of shadow rules, while the request reserves another slot.
-    leases: Vec<Lease>,
     entry: Option<QueueEntry>,
 }
 
@@ -214,7 +201,7 @@ impl<'d> Decided<'d> {
 
 impl Admission {
     #[cold]
-    pub(super) fn new(attempt: &Attempt<'_>, step: Step) -> Box<Self> {
+    pub(super) fn new(attempt: &mut Attempt<'_>, step: Step) -> Box<Self> {
         let keep = |charges| OwnedCharge::all(charges, attempt.snapshot.policy);
         let undecided = (!step.is_decided()).then(|| {
             Box::new(Undecided {
@@ -226,7 +213,9 @@ impl Admission {
         });
         let waiter = if step.waits() { attempt.waiter.take() } else { WaiterGrant::NotRequested };
         let (limiter, options, since) = (attempt.limiter.clone(), attempt.options, Instant::now());
-        let mut admission = Box::new(Self { limiter, options, since, undecided, waiter, step, is_timed: false });
+        let shadows = mem::take(&mut attempt.leases);
+        let mut admission =
+            Box::new(Self { limiter, options, since, undecided, waiter, step, shadows, is_timed: false });
         admission.enter_queue();
         admission
     }
@@ -242,7 +231,7 @@ impl Admission {
     /// The request is sent: what it keeps.
     #[allow(clippy::boxed_local, reason = "it comes in a box")]
     pub(crate) fn take_lease(self: Box<Self>) -> Option<Arc<Lease>> {
-        if let Step::Done(lease) = self.step { lease.and_then(Lease::send) } else { None }
+        if let Step::Done(lease) = self.step { Lease::send(lease, self.shadows) } else { None }
     }
 
     /// If a key of the admitted request is cooling down by now: gives back its
@@ -252,10 +241,9 @@ impl Admission {
         let (Step::PutOff(lease) | Step::Done(Some(lease))) = &mut self.step else { return false };
         let is_cooling_down = lease.is_cooling_down();
         if is_cooling_down {
-            let leases = Arc::get_mut(lease).map(|lease| mem::take(&mut lease.shadows)).unwrap_or_default();
             let enforced = lease.receipt().kept().cloned().collect();
             lease.refund();
-            self.undecided = Some(Box::new(Undecided { enforced, leases, ..Undecided::default() }));
+            self.undecided = Some(Box::new(Undecided { enforced, ..Undecided::default() }));
             self.options.counted = true;
             self.waiter = WaiterGrant::NotRequested;
             self.restart(decision);
@@ -263,10 +251,14 @@ impl Admission {
         is_cooling_down
     }
 
-    /// It counts as a waiter for as long as it waits.
-    pub(super) fn take_step(&mut self, step: Step) {
+    /// It counts as a waiter for as long as it waits, and gives back what shadow rules have
+    /// charged if it is rejected.
+    pub(super) fn take_step(&mut self, step: Step, decision: &Decision) {
         if !step.waits() {
             self.waiter = WaiterGrant::NotRequested;
+        }
+        if step.is_decided() && !decision.is_allowed() {
+            self.shadows.clear();
         }
         self.step = step;
     }
@@ -287,14 +279,7 @@ impl Admission {
         decision.clear();
         let step = self.decide(event, (now, waited), decision).unwrap_or(Step::Done(None));
         let is_decided = step.is_decided();
-        let step = match &mut self.undecided {
-            // The leases of shadow rules, which are charged once.
-            Some(undecided) if is_decided && decision.is_allowed() => {
-                step.keep(&self.limiter, mem::take(&mut undecided.leases))
-            }
-            _ => step,
-        };
-        self.take_step(step);
+        self.take_step(step, decision);
         match &self.step {
             Step::Queue(_) => self.enter_queue(),
             Step::Ask(_) => {}
@@ -316,16 +301,17 @@ impl Admission {
         let policy = enforced.first()?.policy();
         let enforced: Charges<'_> = enforced.iter().map(|kept| kept.charge().after_waiting(waited)).collect();
         let shadow = charges_of(shadow);
-        let (step, waiter) = self.limiter.inner.current.with(|in_force| {
+        let (step, waiter, leases) = self.limiter.inner.current.with(|in_force| {
             let (snapshot, options) = (PolicySnapshot { policy, ..in_force }, self.options.after(waited));
             let mut attempt = Attempt::new(&self.limiter, snapshot, (&enforced, &shadow), now, options);
             attempt.queued = entry.as_ref();
             attempt.path = path.as_deref();
             attempt.waiter.set(waiter);
             let step = attempt.admit(event, decision);
-            (step, attempt.waiter.take())
+            (step, attempt.waiter.take(), attempt.leases)
         });
         self.waiter = waiter;
+        self.shadows.extend(leases);
         Some(step)
     }
 

@@ -10,7 +10,7 @@
 //! request waits for the fallback limiter.
 
 use std::{
-    iter, slice,
+    iter, mem, slice,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -45,7 +45,7 @@ impl Attempt<'_> {
     /// Decides a new request.
     pub(super) fn start(&mut self, decision: &mut Decision) -> Next {
         match self.ask(decision) {
-            Step::Done(kept) => Next::Done(kept.and_then(Lease::send)),
+            Step::Done(lease) => Next::Done(Lease::send(lease, mem::take(&mut self.leases))),
             step => Next::Wait(Admission::new(self, step)),
         }
     }
@@ -227,7 +227,7 @@ impl Attempt<'_> {
 impl Attempt<'_> {
     /// Asks the shadow rules of a request that was admitted, or is peeked at.
     #[cold]
-    fn ask_shadows(&self, then: Step, decision: &mut Decision) -> Step {
+    fn ask_shadows(&mut self, then: Step, decision: &mut Decision) -> Step {
         let Attempt { limiter, snapshot, now, path, options, .. } = *self;
         let (mut replies, mut leases) = (Vec::new(), Vec::new());
         for charge in self.shadow {
@@ -239,7 +239,8 @@ impl Attempt<'_> {
             }
         }
         if replies.is_empty() {
-            return then.keep(limiter, leases);
+            self.leases = leases;
+            return then;
         }
         let path = path.map(str::to_owned);
         Step::AskShadows(Box::new(ShadowReplies { replies, now, leases, path, then }))

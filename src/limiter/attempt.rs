@@ -10,7 +10,7 @@ use std::{cell::Cell, time::Duration};
 
 use super::{
     current::PolicySnapshot,
-    lease::is_kept_by,
+    lease::{Lease, is_kept_by},
     observe::{self, RuleAndPriority},
     state::{Grant, RateLimiter},
     wait::{WaiterGrant, fifo::QueueEntry, slots::LockedQueue},
@@ -109,6 +109,8 @@ pub(super) struct Attempt<'a> {
     pub(super) waiter: Cell<WaiterGrant>,
     /// The request's path, which the log names where a shadow rule would have rejected it.
     pub(super) path: Option<&'a str>,
+    /// Of shadow rules that have admitted the request.
+    pub(super) leases: Vec<Lease>,
     /// While it is decided: the queue in which it is about to reserve a slot.
     pub(super) slots: Cell<Option<LockedQueue<'a, Grant>>>,
 }
@@ -122,7 +124,7 @@ impl<'a> Attempt<'a> {
         options: AttemptOptions,
     ) -> Self {
         let (queued, waiter, path, slots) = (None, Cell::default(), None, Cell::default());
-        Self { limiter, snapshot, enforced, shadow, options, now, queued, waiter, path, slots }
+        Self { limiter, snapshot, enforced, shadow, options, now, queued, waiter, path, leases: Vec::new(), slots }
     }
 
     /// The question to a backend about these charges. It may reserve a time within

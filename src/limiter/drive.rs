@@ -152,7 +152,7 @@ impl Admission {
             }
             Step::AskShadows(shadows) => {
                 ready!(shadows.poll(limiter, *options, decision, cx));
-                self.on_shadow_replies();
+                self.on_shadow_replies(decision);
             }
         }
         timer.reset();
@@ -183,7 +183,7 @@ impl Admission {
                 true => at = lease.sent(),
                 false => {
                     let step = Step::Done(Some(Arc::clone(lease)));
-                    self.take_step(step);
+                    self.take_step(step, decision);
                 }
             }
         }
@@ -201,7 +201,7 @@ impl Admission {
             state_status(snapshot.policy.rules.iter(), decision);
             observe::record(snapshot.counters, None::<RuleAndPriority<'_>>, RequestResult::Rejected, decision, now);
         });
-        self.take_step(Step::Done(None));
+        self.take_step(Step::Done(None), decision);
     }
 
     /// The timer has slept until the end of a cooldown.
@@ -267,10 +267,10 @@ impl Admission {
     }
 
     /// All shadow rules are charged.
-    fn on_shadow_replies(&mut self) {
+    fn on_shadow_replies(&mut self, decision: &Decision) {
         if let Step::AskShadows(replies) = mem::replace(&mut self.step, Step::Done(None)) {
-            let step = replies.then.keep(&self.limiter, replies.leases);
-            self.take_step(step);
+            self.shadows.extend(replies.leases);
+            self.take_step(replies.then, decision);
         }
     }
 }

@@ -83,7 +83,7 @@ impl Lease {
     }
 
     /// The lease of a request for which only shadow rules keep one.
-    pub(super) fn of_nothing(limiter: &RateLimiter) -> Self {
+    fn of_nothing(limiter: &RateLimiter) -> Self {
         Self::new(limiter, Grant::new(Decider::Backend, Receipt::nothing(limiter.now())))
     }
 
@@ -239,22 +239,20 @@ impl Lease {
 
 /// A request that is admitted, but not sent yet: nothing else holds its lease.
 impl Lease {
-    /// Keeps these leases of shadow rules as well.
-    pub(super) fn keep(self: &mut Arc<Self>, shadows: Vec<Self>) {
-        if let Some(own) = Arc::get_mut(self).filter(|_| !shadows.is_empty()) {
-            own.is_kept = true;
+    /// The request is sent. Returns what it keeps, with these leases of shadow rules: a
+    /// permit until it is released.
+    pub(super) fn send(lease: Option<Arc<Self>>, shadows: Vec<Self>) -> Option<Arc<Self>> {
+        let mut lease = lease.or_else(|| Some(Arc::new(Self::of_nothing(&shadows.first()?.limiter))))?;
+        if let Some(own) = Arc::get_mut(&mut lease) {
+            own.is_kept |= !shadows.is_empty();
             own.is_followed_up |= shadows.iter().any(|shadow| shadow.is_followed_up);
-            own.shadows.extend(shadows);
+            own.shadows = shadows;
+            if own.is_kept {
+                own.count();
+                return Some(lease);
+            }
         }
-    }
-
-    /// The request is sent. Returns the lease if it keeps it: a permit until it is released.
-    pub(super) fn send(mut self: Arc<Self>) -> Option<Arc<Self>> {
-        if let Some(own) = Arc::get_mut(&mut self).filter(|own| own.is_kept) {
-            own.count();
-            return Some(self);
-        }
-        self.release();
+        lease.release();
         None
     }
 

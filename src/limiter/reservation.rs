@@ -41,10 +41,8 @@ pub(super) struct Reservation {
     /// The owners of the charges. They stay with the request, whichever slot it
     /// gets.
     owners: Owners,
-    /// Leases of shadow rules.
-    pub(super) shadows: Vec<Lease>,
     /// See [`Lease::is_kept`] and [`Lease::behind`].
-    pub(super) is_kept: bool,
+    is_kept: bool,
     behind: Timestamp,
 }
 
@@ -156,7 +154,7 @@ impl Reservation {
 
     fn new(limiter: &RateLimiter, (entry, owners): (SlotEntry, Owners), is_kept: bool, behind: Timestamp) -> Self {
         let limiter = limiter.clone();
-        Self { limiter, entry, has_left: false, owners, shadows: Vec::new(), is_kept, behind }
+        Self { limiter, entry, has_left: false, owners, is_kept, behind }
     }
 
     /// The time of the slot, as far as it is known: others may move it.
@@ -186,9 +184,7 @@ impl Reservation {
         grant.receipt.kept_mut().zip(mem::take(&mut self.owners)).for_each(|(kept, owner)| kept.assign_to(owner));
         let mut lease = Lease::new(&self.limiter, grant);
         (lease.is_kept, lease.behind) = (self.is_kept, self.behind);
-        let mut lease = Arc::new(lease);
-        lease.keep(mem::take(&mut self.shadows));
-        lease
+        Arc::new(lease)
     }
 }
 
