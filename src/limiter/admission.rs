@@ -306,7 +306,7 @@ impl Admission {
             let mut attempt = Attempt::new(&self.limiter, snapshot, (&enforced, &shadow), now, options);
             attempt.queued = entry.as_ref();
             attempt.path = path.as_deref();
-            attempt.waiter.set(waiter);
+            attempt.waiter = waiter.into();
             let step = attempt.admit(event, decision);
             (step, attempt.waiter.take(), attempt.leases)
         });

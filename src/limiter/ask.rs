@@ -172,7 +172,7 @@ impl Attempt<'_> {
     #[cold]
     fn fall_back(&mut self, error: BackendError, decision: &mut Decision) -> Step {
         self.options.max_wait = Duration::ZERO;
-        self.waiter.set(WaiterGrant::NotRequested);
+        *self.waiter.get_mut() = WaiterGrant::NotRequested;
         let Attempt { limiter, snapshot, enforced: charges, now, options, .. } = *self;
         if !options.peeks() {
             limiter.inner.backend_metrics.failed(rules(charges), &error, now);

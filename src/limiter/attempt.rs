@@ -6,7 +6,10 @@
 //! kept by an [`Admission`](super::admission::Admission). Invariant:
 //! it counts as a waiter at most once.
 
-use std::{cell::Cell, time::Duration};
+use std::{
+    cell::{Cell, RefCell},
+    time::Duration,
+};
 
 use super::{
     current::PolicySnapshot,
@@ -106,7 +109,7 @@ pub(super) struct Attempt<'a> {
     pub(super) now: Timestamp,
     /// Its position in the queue in which it waits.
     pub(super) queued: Option<&'a QueueEntry>,
-    pub(super) waiter: Cell<WaiterGrant>,
+    pub(super) waiter: RefCell<WaiterGrant>,
     /// The request's path, which the log names where a shadow rule would have rejected it.
     pub(super) path: Option<&'a str>,
     /// Of shadow rules that have admitted the request.
@@ -123,7 +126,7 @@ impl<'a> Attempt<'a> {
         now: Timestamp,
         options: AttemptOptions,
     ) -> Self {
-        let (queued, waiter, path, slots) = (None, Cell::default(), None, Cell::default());
+        let (queued, waiter, path, slots) = (None, RefCell::default(), None, Cell::default());
         Self { limiter, snapshot, enforced, shadow, options, now, queued, waiter, path, leases: Vec::new(), slots }
     }
 
@@ -144,21 +147,16 @@ impl<'a> Attempt<'a> {
     /// Counts the request as a waiter, unless it is one; `false` where a limit
     /// of waiters is reached.
     pub(super) fn enter(&self) -> bool {
-        let mut waiter = self.waiter.take();
-        if let WaiterGrant::NotRequested = waiter {
-            waiter = self.limiter.inner.waiters.enter(self.enforced.iter().map(|charge| charge.key));
+        let mut waiter = self.waiter.borrow_mut();
+        if let WaiterGrant::NotRequested = *waiter {
+            *waiter = self.limiter.inner.waiters.enter(self.enforced.iter().map(|charge| charge.key));
         }
-        let is_granted = matches!(waiter, WaiterGrant::Granted(_));
-        self.waiter.set(waiter);
-        is_granted
+        matches!(*waiter, WaiterGrant::Granted(_))
     }
 
     /// Whether it would wait, but a limit of waiters is reached.
     pub(super) fn is_shut_out(&self) -> bool {
-        let waiter = self.waiter.take();
-        let is_full = matches!(waiter, WaiterGrant::Full);
-        self.waiter.set(waiter);
-        is_full
+        matches!(*self.waiter.borrow(), WaiterGrant::Full)
     }
 
     /// Whether the request keeps a lease after it is sent.

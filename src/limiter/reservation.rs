@@ -147,7 +147,7 @@ impl Reservation {
             }
             // In the place of the waiter that has lost its slot, which leaves as soon as it
             // is polled.
-            attempt.waiter.set(limiter.inner.waiters.replace(charges.iter().map(|charge| charge.key)));
+            attempt.waiter.replace(limiter.inner.waiters.replace(charges.iter().map(|charge| charge.key)));
         }
         Some(reservation)
     }
