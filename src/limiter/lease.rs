@@ -182,7 +182,7 @@ impl Lease {
             for (receipt, decider) in self.own_receipts().filter(|(receipt, _)| receipt.holds_in_flight()) {
                 self.backend_of(decider).release(receipt, self.limiter.now());
             }
-            self.call_next();
+            self.limiter.call_next(self.receipt());
         }
     }
 
@@ -201,7 +201,7 @@ impl Lease {
                 self.backend_of(decider).refund(receipt, self.limiter.now());
             }
             self.limiter.gave_back(self.receipt());
-            self.call_next();
+            self.limiter.call_next(self.receipt());
         }
     }
 
@@ -219,21 +219,6 @@ impl Lease {
             }
         }
         is_first
-    }
-
-    /// In-flight units came back: the first waiter of each queue is called.
-    #[cold]
-    pub(super) fn call_next(&self) {
-        let queues = &self.limiter.inner.queues;
-        if queues.are_empty() {
-            return;
-        }
-        for charge in self.receipt().charges() {
-            // The unit may have been charged to the overflow counter.
-            let counters =
-                charge.tiers().iter().filter(|tier| tier.is_in_flight()).flat_map(|tier| charge.counters(tier));
-            counters.for_each(|key| queues.call(key));
-        }
     }
 }
 

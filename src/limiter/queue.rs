@@ -183,6 +183,19 @@ impl Attempt<'_> {
 }
 
 impl RateLimiter {
+    /// In-flight units came back: the first waiter of each queue is called.
+    #[cold]
+    pub(super) fn call_next(&self, receipt: &Receipt) {
+        let queues = &self.inner.queues;
+        if queues.are_empty() {
+            return;
+        }
+        for charge in receipt.charges() {
+            // The unit may have been charged to the overflow counter.
+            in_flight(&charge).flatten().for_each(|key| queues.call(key));
+        }
+    }
+
     /// Units were given back: the waiters for them may be admitted sooner.
     pub(super) fn gave_back(&self, receipt: &Receipt) {
         let queues = &self.inner.queues;

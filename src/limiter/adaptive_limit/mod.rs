@@ -104,7 +104,7 @@ impl Lease {
             if let Some((window, summary)) = limit.answered(latency, now) {
                 observe::adaptive_limit(limit.rule, &window, &summary);
                 // The limit may have grown.
-                self.call_next();
+                self.limiter.call_next(self.receipt());
             }
         }
     }
