@@ -108,9 +108,6 @@ impl WaitQueues {
 
     /// A unit of the key came back.
     pub(in crate::limiter) fn call(&self, key: Fingerprint) {
-        if self.are_empty() {
-            return;
-        }
         let waker = self.queues.of(key).get_mut(&key.to_u128()).and_then(first_of).and_then(State::call);
         wake_all(waker);
     }
@@ -118,9 +115,6 @@ impl WaitQueues {
     /// The policy was replaced: the first of each queue is decided by the new
     /// one, and calls the next if it is admitted.
     pub(in crate::limiter) fn call_all(&self) {
-        if self.are_empty() {
-            return;
-        }
         for mut queues in self.queues.each() {
             let wakers: Vec<_> =
                 queues.values_mut().filter_map(|queue| first_of(queue).and_then(State::call)).collect();
