@@ -20,7 +20,6 @@ use smallvec::SmallVec;
 
 use crate::{
     backend::Charge,
-    fingerprint::Fingerprint,
     policy::{LimitBounds, LimitSteps},
     store::{Lock, Shards},
     time::Timestamp,
@@ -44,7 +43,6 @@ pub(in crate::limiter) type FoundLimits = SmallVec<[Arc<KeyLimit>; 1]>;
 /// The limit of one key. Admitted requests keep it, and are measured without a look-up.
 #[derive(Debug)]
 pub(in crate::limiter) struct KeyLimit {
-    pub(super) key: Fingerprint,
     /// The rule's id.
     pub(super) rule: &'static str,
     /// That of `state`, in whole units: to be read without its lock.
@@ -77,16 +75,16 @@ impl AdaptiveLimits {
             known.used_at = now;
             return Arc::clone(&known.limit);
         }
-        let limit = Arc::new(KeyLimit::new(charge.key, charge.rule.id, &steps.bounds));
-        add(&mut keys, Known { limit: Arc::clone(&limit), used_at: now });
+        let limit = Arc::new(KeyLimit::new(charge.rule.id, &steps.bounds));
+        add(&mut keys, charge.fingerprint(), Known { limit: Arc::clone(&limit), used_at: now });
         limit
     }
 }
 
 impl KeyLimit {
-    fn new(key: Fingerprint, rule: &'static str, bounds: &LimitBounds) -> Self {
+    fn new(rule: &'static str, bounds: &LimitBounds) -> Self {
         let state = GradientState::new(bounds);
-        Self { key, rule, limit: AtomicU64::new(whole(state.limit)), state: Lock::new(state) }
+        Self { rule, limit: AtomicU64::new(whole(state.limit)), state: Lock::new(state) }
     }
 
     /// The index of the highest step that it reaches.
@@ -121,14 +119,14 @@ fn whole(limit: f64) -> u64 {
 
 /// Adds a key. In a full shard it drops the eighth of the keys that were not used for longest.
 #[cold]
-fn add(keys: &mut Keys, known: Known) {
+fn add(keys: &mut Keys, key: u128, known: Known) {
     if keys.len() >= MOST_KEYS {
         let mut used: Vec<_> = keys.iter().map(|(key, known)| (known.used_at, *key)).collect();
         let dropped = used.len() / 8;
         used.select_nth_unstable(dropped);
         used[..dropped].iter().for_each(|(_, key)| drop(keys.remove(key)));
     }
-    keys.insert(known.limit.key.to_u128(), known);
+    keys.insert(key, known);
 }
 
 /// What is known of a limit.
