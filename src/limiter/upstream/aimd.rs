@@ -151,25 +151,25 @@ impl AimdState {
         }
         let seconds = (units / self.rate).min(1.0);
         self.calm += seconds;
-        let rate = match self.rejected_at {
-            _ if self.resumes() => self.resumed(seconds),
-            None => {
+        let rate = match (self.resumes(), self.rejected_at) {
+            (Some(good), _) => self.resumed(good, seconds),
+            (None, None) => {
                 if self.rate < bounds.ceiling {
                     self.calm = 0.0;
                 }
                 self.rate * seconds.exp()
             }
-            Some(rejected_at) if self.rate < rejected_at * NEAR => {
+            (None, Some(rejected_at)) if self.rate < rejected_at * NEAR => {
                 (self.rate * (1.0 + RECOVERY * seconds)).min(rejected_at * NEAR)
             }
-            Some(rejected_at) => {
+            (None, Some(rejected_at)) => {
                 let beyond = (self.rate - rejected_at * BEYOND).max(0.0);
                 self.rate + (bounds.increase * rejected_at + BEYOND_GROWTH * beyond) * seconds
             }
         };
         self.rate = rate.clamp(bounds.floor, bounds.ceiling);
         let near = self.rejected_at.map_or(f64::MAX, |rejected_at| rejected_at * NEAR);
-        if self.rate >= near.min(bounds.ceiling) && self.calm >= ARRIVES && !self.resumes() {
+        if self.rate >= near.min(bounds.ceiling) && self.calm >= ARRIVES && self.resumes().is_none() {
             self.arrive();
         }
     }
@@ -183,16 +183,15 @@ impl AimdState {
         }
     }
 
-    /// Whether the rate is below the last good one, and nothing is rejected any more.
-    fn resumes(&self) -> bool {
-        (self.is_proven || self.row >= DIPPED)
-            && self.calm >= f64::from(1 << self.failed_tries)
-            && self.good.is_some_and(|good| self.rate < good * NEAR)
+    /// The last good rate, if the rate is below it and nothing is rejected any more.
+    fn resumes(&self) -> Option<f64> {
+        let has_dipped = self.is_proven || self.row >= DIPPED;
+        let is_calm = self.calm >= f64::from(1 << self.failed_tries);
+        self.good.filter(|good| has_dipped && is_calm && self.rate < good * NEAR)
     }
 
     /// The rate on its way back to the last good one.
-    fn resumed(&mut self, seconds: f64) -> f64 {
-        let Some(good) = self.good else { return self.rate };
+    fn resumed(&mut self, good: f64, seconds: f64) -> f64 {
         self.tried_from.get_or_insert(self.rate);
         // More carefully after each try in vain.
         let growth = seconds / f64::from(1 + self.failed_tries);
