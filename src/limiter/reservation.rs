@@ -123,7 +123,7 @@ impl Reservation {
         let slots = attempt.slots.take().unwrap_or_else(|| limiter.inner.slots.lock(queue_of(receipt.charges())));
         let newcomer = newcomer(attempt, charges, behind);
         let entry = slots.enter(newcomer, (receipt.at(), grant), &Owner { limiter, now });
-        Self::new(limiter, (entry, owners), is_kept, behind)
+        Self { limiter: limiter.clone(), entry, has_left: false, owners, is_kept, behind }
     }
 
     /// A slot that the queue of these charges keeps free, where there is one in
@@ -140,7 +140,7 @@ impl Reservation {
         let (entry, is_taken) = limiter.inner.slots.enter_free(queue, newcomer, &Owner { limiter, now })?;
         let owner = |charge| OwnedCharge::new(charge, attempt.snapshot.policy).owner();
         let (owners, is_kept) = (charges.iter().map(owner).collect(), attempt.keeps_lease(charges));
-        let reservation = Self::new(limiter, (entry, owners), is_kept, behind);
+        let reservation = Self { limiter: limiter.clone(), entry, has_left: false, owners, is_kept, behind };
         if !attempt.enter() {
             if !is_taken {
                 return None;
@@ -150,11 +150,6 @@ impl Reservation {
             attempt.waiter.replace(limiter.inner.waiters.replace(charges.iter().map(|charge| charge.key)));
         }
         Some(reservation)
-    }
-
-    fn new(limiter: &RateLimiter, (entry, owners): (SlotEntry, Owners), is_kept: bool, behind: Timestamp) -> Self {
-        let limiter = limiter.clone();
-        Self { limiter, entry, has_left: false, owners, is_kept, behind }
     }
 
     /// The time of the slot, as far as it is known: others may move it.
