@@ -88,13 +88,9 @@ impl Attempt<'_> {
     /// Until when the backend must not be asked, since a key is cooling down or resumes by a
     /// schedule.
     fn held_until(&self) -> Option<Timestamp> {
-        let cooldowns = &self.limiter.inner.cooldowns;
-        if !cooldowns.any(self.now) && !cooldowns.is_paced() && self.options.endpoint_until.is_none() {
-            return None;
-        }
         let of_endpoint = self.options.endpoint_until.filter(|until| *until > self.now);
         let paced = || {
-            let until = cooldowns.paced_until(self.enforced, self.now)?;
+            let until = self.limiter.inner.cooldowns.paced_until(self.enforced, self.now)?;
             (nanos(until.saturating_since(self.now)) > self.shortest_bound(self.enforced)).then_some(until)
         };
         self.limiter.cooling_until(self.enforced, self.now).max(of_endpoint).or_else(paced)
