@@ -32,7 +32,7 @@ use crate::{
     fingerprint::Fingerprint,
     observe::{RequestResult, count_shed},
     overload::Overload,
-    policy::{CompiledPolicy, CompiledRule, Resolved, Unidentified, UnusableTiers},
+    policy::{CompiledRule, Resolved, Unidentified, UnusableTiers},
     time::{Timestamp, nanos},
 };
 
@@ -86,10 +86,11 @@ impl RateLimiter {
         self.inner.current.with(|snapshot| {
             let mut descriptor = Descriptor::new("");
             describe(&mut descriptor);
-            let CallerNeeds { decision: reads_decision, lease: keeps_lease } = needs;
-            let reads_decision = reads_decision || observe::LOOKS || self.inner.top.is_some();
-            let options =
-                AttemptOptions { keeps_lease, reads_decision, ..AttemptOptions::new(Purpose::Send, max_wait) };
+            let options = AttemptOptions {
+                keeps_lease: needs.lease,
+                reads_decision: needs.decision || observe::LOOKS || self.inner.top.is_some(),
+                ..AttemptOptions::new(Purpose::Send, max_wait)
+            };
             let next = self.decide_under(snapshot, &descriptor, options, &mut Decided::new(decision));
             let is_settled = || matches!(&next, Next::Done(Some(lease)) if lease.is_settled_by_handler());
             let settles = snapshot.policy.settles && !is_settled() && snapshot.policy.lets_settle(&descriptor);
@@ -137,9 +138,10 @@ impl RateLimiter {
         decided: &mut Decided<'_>,
     ) -> Next {
         let renewed = self.without_expired(immediate.snapshot.policy, immediate.now);
-        let immediate = immediate.under(renewed.as_ref());
-        let Immediate { snapshot, now, options: &options, .. } = immediate;
-        let policy = &**snapshot.policy;
+        let policy = renewed.as_ref().unwrap_or(immediate.snapshot.policy);
+        let snapshot = PolicySnapshot { policy, ..immediate.snapshot };
+        let immediate = Immediate { snapshot, ..immediate };
+        let Immediate { now, options: &options, .. } = immediate;
         policy.resolve(descriptor, |Resolved { enforced, shadows, unidentified }| {
             if let Some(unidentified) = *unidentified {
                 reject_unidentified(snapshot, unidentified, now, options, decided.decision);
@@ -228,13 +230,7 @@ struct Immediate<'a> {
     options: &'a AttemptOptions,
 }
 
-impl<'a> Immediate<'a> {
-    /// Under another policy, if there is one.
-    fn under(self, policy: Option<&'a Arc<CompiledPolicy>>) -> Self {
-        let policy = policy.unwrap_or(self.snapshot.policy);
-        Self { snapshot: PolicySnapshot { policy, ..self.snapshot }, ..self }
-    }
-
+impl Immediate<'_> {
     /// Whether a request that is admitted now is also sent now: no key cools down. The holder
     /// of a permit also keeps to the resume schedules of its keys. By leased units neither a
     /// permit is made, nor is the fallback limiter kept warm.
