@@ -100,7 +100,9 @@ impl Attempt<'_> {
         let may_be_put_off = !waits && decider == Decider::Backend;
         let put_off = if may_be_put_off { limiter.inner.cooldowns.claim(charges, None, now) } else { None };
         let is_kept = keeps_lease || waits || put_off.is_some();
-        let mirrors = snapshot.policy.fails_locally && decider == Decider::Backend;
+        // A backend in this process does not fail.
+        let may_fail = decider == Decider::Backend && limiter.inner.engine.is_none();
+        let mirrors = snapshot.policy.fails_locally && may_fail;
         let mirror = if mirrors { self.keep_warm(charges, is_kept) } else { None };
         if !is_kept {
             return Step::Done(None);
@@ -122,10 +124,6 @@ impl Attempt<'_> {
     #[cold]
     fn keep_warm(&self, charges: &[Charge<'_>], is_kept: bool) -> Option<Box<Receipt>> {
         let Attempt { limiter, snapshot, now, .. } = *self;
-        // A backend in this process does not fail.
-        if limiter.inner.engine.is_some() {
-            return None;
-        }
         let local = at_local_share(charges, |rule| {
             rule.limits.is_none() && rule.options.on_backend_failure == Some(FailureMode::Local)
         });
