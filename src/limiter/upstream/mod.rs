@@ -286,8 +286,7 @@ impl Lease {
 
     /// Reports the upstream's response to the adaptive rates of rules that it concerns.
     pub(super) fn report_answer(&self, feedback: Feedback, concerns: impl Fn(&Charge<'_>) -> bool) {
-        let adapts = |charge: &Charge<'_>| charge.rule.ladder.is_some() && concerns(charge);
-        let charges: Charges<'_> = self.receipt().charges().filter(adapts).collect();
+        let charges: Charges<'_> = self.receipt().charges().filter(concerns).collect();
         let decided = self.receipt().decided();
         let decided = self.put_off.map_or(decided, |put_off| put_off.claimed.max(decided));
         self.limiter.learn(&charges, Times { decided, sent: self.sent() }, feedback);
