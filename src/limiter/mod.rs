@@ -152,17 +152,12 @@ impl RateLimiter {
     pub async fn acquire(&self, descriptor: &Descriptor<'_>, max_wait: Duration) -> Result<Permit, RateLimited> {
         let mut decision = Decision::unlimited();
         let mut decided = Decided::new(&mut decision);
-        let admission = match (self.decide_for(Purpose::Acquire, descriptor, max_wait, &mut decided), decided.charged) {
+        let driving = match (self.decide_for(Purpose::Acquire, descriptor, max_wait, &mut decided), decided.charged) {
             (Next::Done(lease), charged) => return Permit::new(decision, charged, lease),
-            (Next::Wait(admission), _) => admission,
+            (Next::Wait(admission), _) => admission.drive_here(decision).map_err(RateLimited::new)?,
         };
-        match admission.drive_here(decision) {
-            Ok(driving) => {
-                let (decision, admission) = driving.await;
-                Permit::new(decision, None, admission.take_lease())
-            }
-            Err(decision) => Permit::new(decision, None, None),
-        }
+        let (decision, admission) = driving.await;
+        Permit::new(decision, None, admission.take_lease())
     }
 
     /// The decision that [`check`](Self::check) would make now. Charges nothing,
