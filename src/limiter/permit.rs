@@ -72,6 +72,13 @@ impl Permit {
         self.lease.as_deref().or_else(|| Some(self.charged.as_ref()?.lease(&self.decision)))
     }
 
+    /// Passes on its lease, unless no rule applied to the request.
+    fn with_lease(&self, act: impl FnOnce(&Lease)) {
+        if let Some(lease) = self.lease() {
+            act(lease);
+        }
+    }
+
     /// The decision. [`Decision::wait`] is how long the request waited.
     #[must_use]
     pub fn decision(&self) -> &Decision {
@@ -122,17 +129,13 @@ impl Permit {
 
     /// As [`add`](Self::add), for the rules of another [unit](crate::Rule::unit).
     pub fn add_in(&self, unit: &str, units: u64) {
-        if let Some(lease) = self.lease() {
-            lease.settle(unit, Settlement::Add(units));
-        }
+        self.with_lease(|lease| lease.settle(unit, Settlement::Add(units)));
     }
 
     /// As [`give_back`](Self::give_back), for the rules of another
     /// [unit](crate::Rule::unit).
     pub fn give_back_in(&self, unit: &str, units: u64) {
-        if let Some(lease) = self.lease() {
-            lease.settle(unit, Settlement::GiveBack(units));
-        }
+        self.with_lease(|lease| lease.settle(unit, Settlement::GiveBack(units)));
     }
 
     /// As [`try_add`](Self::try_add), for the rules of another [unit](crate::Rule::unit).
@@ -150,9 +153,7 @@ impl Permit {
     /// Settles what the request has cost in all in this [unit](crate::Rule::unit): see
     /// [`ChargeHandle::settle_in`](crate::ChargeHandle::settle_in).
     pub fn settle_in(&self, unit: &str, actual: u64) {
-        if let Some(lease) = self.lease() {
-            lease.settle_to(unit, actual);
-        }
+        self.with_lease(|lease| lease.settle_to(unit, actual));
     }
 
     /// Reports the status that the work ended with. Rules that do not charge it
@@ -160,11 +161,11 @@ impl Permit {
     /// [`Rule::refund_on`](crate::Rule::refund_on)) give back what they
     /// charged.
     pub fn finish(self, status: StatusCode) {
-        if let Some(lease) = self.lease() {
+        self.with_lease(|lease| {
             lease.finish(status);
             lease.measure(Some(status));
             lease.release();
-        }
+        });
     }
 
     /// Reports to adaptive rates ([`Rule::adaptive_rate`](crate::Rule::adaptive_rate)) that the
@@ -189,25 +190,19 @@ impl Permit {
     /// # }
     /// ```
     pub fn report_success(&self) {
-        if let Some(lease) = self.lease() {
-            lease.report_answer(Feedback::Success, |_| true);
-        }
+        self.with_lease(|lease| lease.report_answer(Feedback::Success, |_| true));
     }
 
     /// Reports to adaptive rates that the upstream rejected the request for its
     /// rate.
     pub fn report_rejection(&self) {
-        if let Some(lease) = self.lease() {
-            lease.report_answer(Feedback::Rejected, |_| true);
-        }
+        self.with_lease(|lease| lease.report_answer(Feedback::Rejected, |_| true));
     }
 
     /// Gives back all that was charged, where that cannot break a limit's
     /// bound. What later reservations build upon is forfeited.
     pub fn refund(self) {
-        if let Some(lease) = self.lease() {
-            lease.refund();
-        }
+        self.with_lease(Lease::refund);
     }
 }
 
