@@ -19,8 +19,8 @@
 //! | `Done` | its lease, if it was admitted | the inner service, in the middleware | a cooldown has started | refunds what was charged; starts again |
 //!
 //! `Sleep`, `PutOff`, `AskShadows` and `Done` are decided. All but `Done` count as waiters, and
-//! `AskShadows` does as the step that follows does. To start again is `admit` with
-//! `Event::Arrived`, under the policy in force, at the current adaptive rates, with what
+//! `AskShadows` does as the step that follows does. To start again is to ask as a
+//! new request does, under the policy in force, at the current adaptive rates, with what
 //! is left of the wait. So a new cooldown or policy needs no code of its own.
 //!
 //! What ends a step is in `drive.rs`. Nothing is decided here.
@@ -110,16 +110,6 @@ pub(super) struct ShadowReplies {
     pub(super) path: Option<String>,
     /// The step that follows.
     pub(super) then: Step,
-}
-
-/// Why a request is decided.
-pub(super) enum Event {
-    /// It is new, or starts again: a cooldown is over, or its queue called it.
-    Arrived,
-    /// The backend replied.
-    Replied(Result<Outcome, BackendError>),
-    /// It may not wait in its queue any longer.
-    TimedOut(Outcome),
 }
 
 impl Step {
@@ -270,14 +260,19 @@ impl Admission {
         if let WaiterGrant::Full = self.waiter {
             self.waiter = WaiterGrant::NotRequested;
         }
-        self.admit(Event::Arrived, (self.limiter.now(), 0), decision);
+        self.admit((self.limiter.now(), 0), decision, |attempt, decision| attempt.ask(decision));
     }
 
     /// Has it decided again, `waited` nanoseconds after it began to wait, and takes
     /// the next step.
-    pub(super) fn admit(&mut self, event: Event, (now, waited): (Timestamp, u64), decision: &mut Decision) {
+    pub(super) fn admit(
+        &mut self,
+        (now, waited): (Timestamp, u64),
+        decision: &mut Decision,
+        decide: impl FnOnce(&mut Attempt<'_>, &mut Decision) -> Step,
+    ) {
         decision.clear();
-        let step = self.decide(event, (now, waited), decision).unwrap_or(Step::Done(None));
+        let step = self.decide((now, waited), |attempt| decide(attempt, decision)).unwrap_or(Step::Done(None));
         let is_decided = step.is_decided();
         self.take_step(step, decision);
         match &self.step {
@@ -295,7 +290,11 @@ impl Admission {
     }
 
     /// `None` where it has no charges.
-    fn decide(&mut self, event: Event, (now, waited): (Timestamp, u64), decision: &mut Decision) -> Option<Step> {
+    fn decide(
+        &mut self,
+        (now, waited): (Timestamp, u64),
+        decide: impl FnOnce(&mut Attempt<'_>) -> Step,
+    ) -> Option<Step> {
         let waiter = mem::take(&mut self.waiter);
         let Undecided { enforced, shadow, path, entry, .. } = self.undecided.as_deref()?;
         let policy = enforced.first()?.policy();
@@ -307,7 +306,7 @@ impl Admission {
             attempt.queued = entry.as_ref();
             attempt.path = path.as_deref();
             attempt.waiter = waiter.into();
-            let step = attempt.admit(event, decision);
+            let step = decide(&mut attempt);
             (step, attempt.waiter.take(), attempt.leases)
         });
         self.waiter = waiter;

@@ -17,7 +17,7 @@ use std::{
 };
 
 use super::{
-    admission::{Admission, Ask, Event, Next, Queue, ShadowReplies, Step},
+    admission::{Admission, Ask, Next, Queue, ShadowReplies, Step},
     attempt::{Attempt, AttemptOptions, longest_wait, rules},
     conclude::{BUSY_RETRY, add_tiers, at_local_share, state_status},
     current::PolicySnapshot,
@@ -50,21 +50,9 @@ impl Attempt<'_> {
         }
     }
 
-    /// Decides the request.
-    pub(super) fn admit(&mut self, event: Event, decision: &mut Decision) -> Step {
-        match event {
-            Event::Arrived => self.ask(decision),
-            // A backend that has just failed is not asked for shadow rules: that
-            // might take as long again.
-            Event::Replied(Err(error)) => self.fall_back(error, decision),
-            Event::Replied(Ok(mut outcome)) => self.reply(&mut outcome, decision),
-            Event::TimedOut(outcome) => self.conclude(self.enforced, &outcome, Decider::Backend, decision),
-        }
-    }
-
     /// Asks the backend, unless a key is cooling down, or another request is ahead
     /// in its queue.
-    fn ask(&mut self, decision: &mut Decision) -> Step {
+    pub(super) fn ask(&mut self, decision: &mut Decision) -> Step {
         if self.enforced.is_empty() {
             return self.reply(&mut Outcome::admitted(Duration::ZERO), decision);
         }
@@ -117,7 +105,7 @@ impl Attempt<'_> {
     }
 
     /// Turns the backend's reply into the next step.
-    fn reply(&mut self, outcome: &mut Outcome, decision: &mut Decision) -> Step {
+    pub(super) fn reply(&mut self, outcome: &mut Outcome, decision: &mut Decision) -> Step {
         if outcome.later > 0 {
             self.now = self.now.saturating_add(Duration::from_nanos(outcome.later));
         }
@@ -166,7 +154,7 @@ impl Attempt<'_> {
     /// is rejected. Else the fallback limiter decides the rules that fail local,
     /// all or nothing. Rules that fail open admit.
     #[cold]
-    fn fall_back(&mut self, error: BackendError, decision: &mut Decision) -> Step {
+    pub(super) fn fall_back(&mut self, error: BackendError, decision: &mut Decision) -> Step {
         self.options.max_wait = Duration::ZERO;
         *self.waiter.get_mut() = WaiterGrant::NotRequested;
         let Attempt { limiter, snapshot, enforced: charges, now, options, .. } = *self;

@@ -3,7 +3,7 @@
 //!
 //! The steps and their events are in the table of `admission.rs`.
 //!
-//! Invariants: nothing is decided here; each event is passed to [`Admission::admit`]. A
+//! Invariants: nothing is decided here; for each event, [`Admission::admit`] has it decided. A
 //! request never leaves before the limiter's clock shows its time, unless that was set back.
 //!
 //! Written by hand rather than with `async`: a hundred thousand requests may
@@ -21,7 +21,7 @@ use std::{
 use tokio::{runtime::Handle, time::Sleep};
 
 use super::{
-    admission::{Admission, Event, Step},
+    admission::{Admission, Step},
     ask::counts_from_arrival,
     conclude::state_status,
     lease::Lease,
@@ -214,8 +214,9 @@ impl Admission {
 
     fn on_queue_timeout(&mut self, decision: &mut Decision) {
         if let Step::Queue(queue) = mem::replace(&mut self.step, Step::Done(None)) {
-            let event = Event::TimedOut(queue.outcome);
-            self.admit(event, (self.limiter.now(), 0), decision);
+            self.admit((self.limiter.now(), 0), decision, |attempt, decision| {
+                attempt.conclude(attempt.enforced, &queue.outcome, Decider::Backend, decision)
+            });
         }
     }
 
@@ -246,7 +247,12 @@ impl Admission {
             true => (self.limiter.now(), if queue.is_some() { self.elapsed() } else { 0 }),
             false => (asked, 0),
         };
-        self.admit(Event::Replied(result), (now, waited), decision);
+        self.admit((now, waited), decision, |attempt, decision| match result {
+            Ok(mut outcome) => attempt.reply(&mut outcome, decision),
+            // A backend that has just failed is not asked for shadow rules: that
+            // might take as long again.
+            Err(error) => attempt.fall_back(error, decision),
+        });
     }
 
     /// A request was admitted to be sent at once, but a key began to cool down
