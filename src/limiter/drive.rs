@@ -126,18 +126,17 @@ impl Admission {
             }
             Step::Queue(queue) => {
                 let pause = queue.pause;
-                if self.entry().is_some_and(|entry| entry.poll_called(cx).is_pending()) {
+                let is_called = self.entry().is_none_or(|entry| entry.poll_called(cx).is_ready());
+                if !is_called {
                     let (nap, _) = self.queue_times(pause);
                     ready!(timer.as_mut().poll_after(nap, cx));
-                    let (_, left) = self.queue_times(pause);
-                    if left.is_zero() {
-                        timer.reset();
-                        self.on_queue_timeout(decision);
-                        return Poll::Ready(());
-                    }
                 }
-                // It is first in its queue, and a unit may be free.
-                self.restart(decision);
+                if !is_called && self.queue_times(pause).1.is_zero() {
+                    self.on_queue_timeout(decision);
+                } else {
+                    // It is first in its queue, and a unit may be free.
+                    self.restart(decision);
+                }
             }
             Step::Ask(ask) => {
                 let result = match (ask.reply.as_mut().poll(cx), ask.reply_timeout) {
