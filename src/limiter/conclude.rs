@@ -140,11 +140,10 @@ impl Attempt<'_> {
         let (kind, retry_after) = self.rejection(charges, answer);
         decision.reject(kind, self.now, retry_after);
         state_status(charges.iter().map(|charge| charge.rule), decision);
-        if kind == RateLimitedKind::NeverFits {
-            let mut costs = charges.iter().flat_map(|charge| charge.tiers().iter().map(|tier| (charge.cost, tier)));
-            if let Some((cost, tier)) = costs.find(|(cost, tier)| *cost > tier.quota().capacity()) {
-                decision.set_excess(cost, tier.quota().capacity());
-            }
+        if kind == RateLimitedKind::NeverFits
+            && let Some((cost, capacity)) = charges.iter().find_map(excess)
+        {
+            decision.set_excess(cost, capacity);
         }
     }
 
@@ -168,7 +167,7 @@ impl Attempt<'_> {
                 (is_full && after <= longest_wait(charges, max_wait), kind, after)
             }
             // The limit may grow.
-            _ if charges.iter().any(|charge| charge.is_adaptive() && !fits(charge)) => return overloaded(),
+            _ if charges.iter().any(|charge| charge.is_adaptive() && excess(charge).is_some()) => return overloaded(),
             _ => return (RateLimitedKind::NeverFits, None),
         };
         (if lacks_place { RateLimitedKind::QueueFull } else { kind }, Some(retry_after))
@@ -198,9 +197,10 @@ fn overloaded() -> (RateLimitedKind, Option<u64>) {
     (RateLimitedKind::Overloaded, Some(BUSY_RETRY + draw(BUSY_RETRY)))
 }
 
-/// Whether the charge fits into its tiers while they are unused.
-fn fits(charge: &Charge<'_>) -> bool {
-    charge.tiers().iter().all(|tier| charge.cost <= tier.quota().capacity())
+/// The cost of a charge, and the capacity of the first tier that never holds so much.
+fn excess(charge: &Charge<'_>) -> Option<(u64, u64)> {
+    let mut capacities = charge.tiers().iter().map(|tier| tier.quota().capacity());
+    Some((charge.cost, capacities.find(|capacity| charge.cost > *capacity)?))
 }
 
 /// The charges of rules that fail local, at their local share of the limits.
