@@ -161,13 +161,11 @@ impl CompiledPolicy {
     /// The keys by which enforced rules that match count: each with its rule, and whether
     /// the request has it.
     pub(crate) fn keys_asked(&self, descriptor: &Descriptor<'_>, mut with: impl FnMut(&CompiledRule, &str, bool)) {
-        let lookup = Lookup::new(self, descriptor);
-        for found in lookup.matching(&mut PatternMatches::new()) {
-            let rule = lookup.rule(*found);
+        self.identify(descriptor, |rule, _| {
             for key in rule.keys.names.iter().filter(|_| !rule.options.shadow) {
                 with(rule, key, descriptor.find_key(key) != Key::Missing);
             }
-        }
+        });
     }
 
     /// Whether a rule that handlers may settle matches such requests, though it
