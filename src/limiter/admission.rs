@@ -364,8 +364,7 @@ impl Admission {
         for kept in enforced.iter_mut().chain(shadow) {
             let mut charge = kept.charge();
             self.limiter.adapt(&mut charge, now);
-            let selection = charge.selection;
-            kept.select(selection);
+            kept.set_tier_set(charge.tier_set);
         }
     }
 

@@ -11,7 +11,6 @@ use smallvec::SmallVec;
 
 use super::{
     compiled::{CompiledPolicy, CompiledRule},
-    keys::Selection,
     rule::Rule,
     settings::{Consistency, Limits, Override},
     tiers::{OwnTiers, Tier, TierSets},
@@ -32,7 +31,10 @@ pub struct Charge<'a> {
     /// The tenant, where the rule counts per tenant or is `fair`.
     pub(crate) tenant: Option<TenantId<'a>>,
     pub(crate) key: Fingerprint,
-    pub(crate) selection: Selection,
+    /// The index of the tier set, of those of the rule or of the tenant.
+    pub(crate) tier_set: u32,
+    /// The index of the endpoint and the method.
+    pub(crate) scope: u32,
     pub(crate) cost: u64,
     /// Nanoseconds.
     pub(crate) max_wait: u64,
@@ -61,13 +63,13 @@ impl<'a> Charge<'a> {
     /// The path pattern; empty where the rule does not count per endpoint.
     #[must_use]
     pub fn endpoint(&self) -> &'a str {
-        self.rule.keys.endpoint(self.selection)
+        self.rule.keys.endpoint(self.scope)
     }
 
     /// The method; empty where the rule does not count per method.
     #[must_use]
     pub fn method(&self) -> &'a str {
-        self.rule.keys.method(self.selection)
+        self.rule.keys.method(self.scope)
     }
 
     /// 128 bits that stand for rule, tenant, endpoint and method. The hash is
@@ -157,7 +159,7 @@ impl<'a> Charge<'a> {
 
     /// With the tiers of another step of the ladder, where the rule adapts.
     pub(crate) fn at_step(self, step: usize) -> Self {
-        self.with_tier_set(self.tier_sets().at_step(self.selection.tier_set, step))
+        self.with_tier_set(self.tier_sets().at_step(self.tier_set, step))
     }
 
     /// Does the same in place.
@@ -167,13 +169,13 @@ impl<'a> Charge<'a> {
 
     /// With the tiers of the fallback limiter: its share of the limits.
     pub(crate) fn for_fallback(self) -> Self {
-        self.with_tier_set(self.tier_sets().for_fallback(self.selection.tier_set))
+        self.with_tier_set(self.tier_sets().for_fallback(self.tier_set))
     }
 
     /// By the whole limits, whatever is reserved for higher priorities: what was charged is
     /// given back by them.
     pub(crate) fn unreserved(self) -> Self {
-        let tier_set = self.tier_sets().unreserved(self.selection.tier_set);
+        let tier_set = self.tier_sets().unreserved(self.tier_set);
         self.with_tier_set(tier_set).reduced_to(part_of(&self))
     }
 
@@ -186,7 +188,7 @@ impl<'a> Charge<'a> {
     pub(crate) fn tiers_version(&self) -> u128 {
         let version = self.own.map_or(self.rule.version, |own| own.version);
         let first = self.tiers.first().map_or(0, |tier| tier.salt);
-        let part = u64::from(self.selection.tier_set) << 8 ^ self.tiers.len() as u64 ^ first;
+        let part = u64::from(self.tier_set) << 8 ^ self.tiers.len() as u64 ^ first;
         u128::from(part) ^ u128::from(version) << 64
     }
 
@@ -199,7 +201,7 @@ impl<'a> Charge<'a> {
     }
 
     fn with_tier_set(self, tier_set: u32) -> Self {
-        Self { tiers: self.tier_sets().get(tier_set), selection: Selection { tier_set, ..self.selection }, ..self }
+        Self { tiers: self.tier_sets().get(tier_set), tier_set, ..self }
     }
 
     /// With a part of its tiers, where they have that part.
@@ -215,8 +217,8 @@ pub(crate) struct OwnedCharge {
     policy: Arc<CompiledPolicy>,
     charged: ChargedRule,
     tenant: Option<Tenant>,
-    /// The position of the charge's tiers in those of the selection, and their
-    /// number, where they are a part of those.
+    /// The position of the charge's tiers in their tier set, and their number, where
+    /// they are a part of it.
     part: Option<(usize, usize)>,
     max_wait: u64,
 }
@@ -274,9 +276,9 @@ impl OwnedCharge {
         }
     }
 
-    /// Counts it by the tiers of another selection from now on.
-    pub(crate) fn select(&mut self, selection: Selection) {
-        self.charged.selection = selection;
+    /// Counts it by another tier set from now on.
+    pub(crate) fn set_tier_set(&mut self, tier_set: u32) {
+        self.charged.tier_set = tier_set;
     }
 
     /// The request has waited so many nanoseconds.
@@ -291,15 +293,13 @@ impl OwnedCharge {
         let own = self.rule();
         let other = &policy.rules[policy.find_rule(own.id)? as usize];
         let (before, after) = (&self.policy.policy.rules[own.source], &policy.policy.rules[other.source]);
-        if !have_same_selections(before, after) {
+        if !have_same_indices(before, after) {
             return None;
         }
         let own = self.charged.own.as_ref().map(|own| policy.own_tiers(other, &own.quotas)).transpose().ok()?;
-        let Selection { tier_set, scope } = self.charged.selection;
-        let first = self.rule().tier_sets_of(self.charged.own.as_ref()).first(tier_set);
+        let first = self.rule().tier_sets_of(self.charged.own.as_ref()).first(self.charged.tier_set);
         let tier_set = other.tier_sets_of(own.as_ref()).for_priority(first, self.charged.priority);
-        let selection = Selection { tier_set, scope };
-        let charged = ChargedRule { rule: other.index, own, selection, ..self.charged.clone() };
+        let charged = ChargedRule { rule: other.index, own, tier_set, ..self.charged.clone() };
         Some(Self { policy: Arc::clone(policy), charged, ..self.clone() })
     }
 }
@@ -313,30 +313,31 @@ pub(crate) struct ChargedRule {
     cost: u64,
     /// The tiers that the tenant brought.
     own: Option<Arc<OwnTiers>>,
-    selection: Selection,
+    tier_set: u32,
+    scope: u32,
     rule: usize,
     priority: Priority,
 }
 
 impl ChargedRule {
     pub(crate) fn new(charge: &Charge<'_>) -> Self {
-        let Charge { rule, own, key, selection, cost, priority, .. } = *charge;
-        Self { key, cost, own: own.cloned(), selection, rule: rule.index, priority }
+        let Charge { rule, own, key, tier_set, scope, cost, priority, .. } = *charge;
+        Self { key, cost, own: own.cloned(), tier_set, scope, rule: rule.index, priority }
     }
 
     /// The charge, under the policy that it was made under.
     pub(crate) fn charge<'p>(&'p self, policy: &'p CompiledPolicy) -> Charge<'p> {
         let rule = &policy.rules[self.rule];
         let own = self.own.as_ref();
-        let tiers = rule.tier_sets_of(own).get(self.selection.tier_set);
-        let Self { key, cost, selection, priority, .. } = *self;
-        Charge { rule, tiers, own, tenant: None, key, selection, cost, max_wait: 0, priority }
+        let tiers = rule.tier_sets_of(own).get(self.tier_set);
+        let Self { key, cost, tier_set, scope, priority, .. } = *self;
+        Charge { rule, tiers, own, tenant: None, key, tier_set, scope, cost, max_wait: 0, priority }
     }
 }
 
-/// Which tiers of its selection the charge has, if not all.
+/// Which tiers of its tier set the charge has, if not all.
 fn part_of(charge: &Charge<'_>) -> Option<(usize, usize)> {
-    let (all, own) = (charge.tier_sets().get(charge.selection.tier_set), charge.tiers);
+    let (all, own) = (charge.tier_sets().get(charge.tier_set), charge.tiers);
     if all.len() == own.len() {
         return None;
     }
@@ -344,8 +345,8 @@ fn part_of(charge: &Charge<'_>) -> Option<(usize, usize)> {
     Some((all.iter().position(|tier| tier.salt == first.salt)?, own.len()))
 }
 
-/// Whether a selection in one of the rules means the same in the other.
-fn have_same_selections(one: &Rule, other: &Rule) -> bool {
+/// Whether the indices of a tier set and of a scope mean the same in both rules.
+fn have_same_indices(one: &Rule, other: &Rule) -> bool {
     fn overrides(of: &BTreeMap<String, Override>) -> impl Iterator<Item = (&str, bool)> {
         of.iter().map(|(name, instead)| (&**name, matches!(instead.limits, Some(Limits::Tiers(_)))))
     }

@@ -98,15 +98,17 @@ impl RuleKeys {
         if is_get { "GET" } else { method }
     }
 
+    /// The index of the scope of a request: of its endpoint and method. It is valid for another
+    /// rule with the same paths and methods, too.
     #[allow(clippy::cast_possible_truncation, reason = "validation bounds patterns and methods")]
-    pub(super) fn select(&self, tier_set: u32, pattern: usize, method: &str) -> Selection {
+    pub(super) fn scope(&self, pattern: usize, method: &str) -> u32 {
         if let [_] = *self.scopes {
-            return Selection { tier_set, scope: 0 };
+            return 0;
         }
         // All patterns may share a counter, and a rule that a layer names may apply without a
         // pattern that matches.
         let endpoint = if pattern < self.endpoints.len() { pattern } else { 0 };
-        Selection { tier_set, scope: self.scope_index(endpoint, self.method_index(method)) as u32 }
+        self.scope_index(endpoint, self.method_index(method)) as u32
     }
 
     /// Methods without a counter of their own share the last index.
@@ -115,8 +117,8 @@ impl RuleKeys {
         counted.iter().position(|counted| **counted == *method).unwrap_or(counted.len())
     }
 
-    pub(super) fn key(&self, selection: Selection, tenant: Option<TenantId<'_>>) -> Fingerprint {
-        let scope = self.scopes[selection.scope as usize];
+    pub(super) fn key(&self, scope: u32, tenant: Option<TenantId<'_>>) -> Fingerprint {
+        let scope = self.scopes[scope as usize];
         if self.per_tenant { scope.key(tenant) } else { scope.shared() }
     }
 
@@ -124,12 +126,12 @@ impl RuleKeys {
         endpoint * (self.counted_methods.len() + 1) + method
     }
 
-    pub(super) fn endpoint(&self, selection: Selection) -> &str {
-        &self.endpoints[selection.scope as usize / (self.counted_methods.len() + 1)]
+    pub(super) fn endpoint(&self, scope: u32) -> &str {
+        &self.endpoints[scope as usize / (self.counted_methods.len() + 1)]
     }
 
-    pub(super) fn method(&self, selection: Selection) -> &str {
-        let method = selection.scope as usize % (self.counted_methods.len() + 1);
+    pub(super) fn method(&self, scope: u32) -> &str {
+        let method = scope as usize % (self.counted_methods.len() + 1);
         self.counted_methods.get(method).map_or("", |method| method)
     }
 
@@ -154,21 +156,6 @@ impl RuleKeys {
             _ => None,
         }
     }
-}
-
-/// Which of a rule's tier sets, endpoints and counted methods a request uses.
-/// The indexes are valid for the rule that made them, and for another rule with
-/// the same paths, methods, plans and tenants.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Selection {
-    pub(super) tier_set: u32,
-    /// The endpoint and the method.
-    pub(super) scope: u32,
-}
-
-impl Selection {
-    /// That of a rule with one tier set and one scope.
-    pub(super) const ONLY: Self = Self { tier_set: 0, scope: 0 };
 }
 
 fn counts_per(rule: &Rule, dimension: &Dimension) -> bool {

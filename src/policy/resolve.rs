@@ -12,7 +12,7 @@ use super::{
     charge::{Charge, Charges},
     compiled::{CompiledPolicy, CompiledRule},
     exceptions::is_within,
-    keys::{MissingIdentity, Selection},
+    keys::MissingIdentity,
     matcher::{PatternMatch, PatternMatches},
     pattern::{self, Spelling},
     tiers::{OwnTiers, Tier},
@@ -191,7 +191,8 @@ impl CompiledRule {
             own: None,
             tenant: tenant.map(TenantRef::id),
             key,
-            selection: Selection::ONLY,
+            tier_set: 0,
+            scope: 0,
             cost: self.cost_of(descriptor),
             max_wait: self.max_wait.unwrap_or(0),
             priority: descriptor.stated_priority().unwrap_or_default(),
@@ -381,14 +382,15 @@ impl<'a> Lookup<'a> {
         let priority = descriptor.stated_priority().or(chosen.priority).unwrap_or_default();
         let sets = rule.tier_sets_of(own);
         let tier_set = sets.for_priority(tier_set, priority);
-        let selection = rule.keys.select(tier_set, found.pattern.into(), descriptor.method);
+        let scope = rule.keys.scope(found.pattern.into(), descriptor.method);
         charges.push(Charge {
             rule,
             tiers: sets.get(tier_set),
             own,
             tenant: if rule.is_per_tenant() || rule.options.fair { counted } else { None },
-            key: rule.keys.key(selection, counted),
-            selection,
+            key: rule.keys.key(scope, counted),
+            tier_set,
+            scope,
             cost: rule.cost_of(descriptor),
             max_wait: rule.max_wait.unwrap_or(0),
             priority,
