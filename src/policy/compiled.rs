@@ -33,7 +33,7 @@ use super::{
 };
 use crate::{
     decision::RuleName,
-    descriptor::{Descriptor, Priority, TenantId, TenantLimits, TenantRef},
+    descriptor::{Descriptor, Priority, TenantId, TenantLimits},
     error::{BackendErrorKind, ConfigError},
     fingerprint::{Fingerprint, Scope},
     observe::{Mistake, RuleReports},
@@ -234,8 +234,8 @@ pub(crate) struct CompiledRule {
     /// Which of its tier sets a tenant or a plan has.
     pub(super) exceptions: Exceptions,
     pub(super) tier_sets: TierSets,
-    /// For each path pattern, where the tenant stands in it.
-    tenant_parameters: Vec<Option<ParameterPosition>>,
+    /// For each path pattern, where the tenant stands in it, if it is taken from there.
+    pub(super) tenant_parameters: Vec<ParameterPosition>,
     pub(crate) ladder: Option<RateSteps>,
     /// Those of its adaptive concurrency limit.
     pub(crate) limits: Option<LimitSteps>,
@@ -253,8 +253,8 @@ impl CompiledRule {
     fn new(index: usize, source: usize, policy: &Policy) -> Self {
         let (rule, ignore_case) = (&policy.rules[source], policy.ignore_case);
         let id = intern(&rule.id);
-        let tenant_parameters =
-            |name: &String| rule.matches.paths.iter().map(|path| ParameterPosition::find(path, name)).collect();
+        // Validation has found the parameter in each path.
+        let parameter = |path: &String| ParameterPosition::find(path, rule.tenant_param.as_ref()?);
         let (exceptions, quotas) = Exceptions::new(rule, ignore_case);
         Self {
             id,
@@ -265,7 +265,7 @@ impl CompiledRule {
             keys: RuleKeys::new(id, rule),
             exceptions,
             tier_sets: TierSets::new(id, rule, &quotas),
-            tenant_parameters: rule.tenant_param.as_ref().map_or_else(Vec::new, tenant_parameters),
+            tenant_parameters: rule.matches.paths.iter().filter_map(parameter).collect(),
             ladder: rule.adaptive_rate.as_ref().map(RateSteps::new),
             limits: LimitSteps::new(&rule.tiers),
             overflow: Scope::new(&[id, "", "", "overflow"]).shared(),
@@ -283,19 +283,6 @@ impl CompiledRule {
         let has_one_set = self.options.reserve.is_empty() && self.exceptions.is_empty();
         let is_limited = !self.tier_sets.get(0).is_empty();
         self.keys.only_scope().filter(|_| is_plain && is_for_all && has_one_set && is_limited)
-    }
-
-    /// The tenant of a request that matched this pattern.
-    pub(super) fn tenant<'a>(
-        &self,
-        pattern: usize,
-        descriptor: &'a Descriptor<'_>,
-        path: &'a str,
-    ) -> Option<TenantId<'a>> {
-        match self.tenant_parameters.get(pattern) {
-            None => descriptor.tenant.as_ref().map(TenantRef::id),
-            Some(parameter) => parameter.and_then(|parameter| parameter.value(path)).map(TenantId::Name),
-        }
     }
 
     /// Whether the cost of a request may be settled after it was admitted.

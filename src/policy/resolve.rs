@@ -321,7 +321,10 @@ impl<'a> Lookup<'a> {
     /// The tenant of the request under a rule.
     #[inline]
     pub(super) fn tenant(&self, rule: &CompiledRule, found: PatternMatch) -> Option<TenantId<'_>> {
-        rule.tenant(found.pattern.into(), self.descriptor, self.spelling.matched(found.resolved))
+        match rule.tenant_parameters.get(usize::from(found.pattern)) {
+            None => self.descriptor.tenant.as_ref().map(TenantRef::id),
+            Some(parameter) => parameter.value(self.spelling.matched(found.resolved)).map(TenantId::Name),
+        }
     }
 
     /// The tenant for which the rule may make an exception. One that a router does not see
