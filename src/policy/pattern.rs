@@ -190,29 +190,28 @@ pub(super) struct Spelling<'p> {
     canonical: Cow<'p, str>,
     /// With `.` and `..` segments resolved; `None` if the path has none.
     resolved: Option<String>,
-    ignores_case: bool,
 }
 
 impl<'p> Spelling<'p> {
     pub(super) fn new(path: &'p str, ignore_case: bool) -> Self {
         if is_usual(path, ignore_case) {
-            return Self { ignores_case: ignore_case, ..Self::only(path) };
+            return Self::only(path);
         }
         let canonical = canonical(path.as_bytes(), ignore_case);
         // Decoding can bring dots.
         let resolved = without_dots(&canonical);
-        Self { canonical: canonical.into(), resolved, ignores_case: ignore_case }
+        Self { canonical: canonical.into(), resolved }
     }
 
     /// The path as it was sent, and no other spelling.
     pub(super) fn only(path: &'p str) -> Self {
-        Self { canonical: path.into(), resolved: None, ignores_case: false }
+        Self { canonical: path.into(), resolved: None }
     }
 
     /// Whether the path has no other spelling, so that a pattern that matches does so as
-    /// it was sent.
+    /// it was sent, but for the case of letters where that is ignored.
     pub(super) fn is_only(&self) -> bool {
-        matches!(self.canonical, Cow::Borrowed(_)) && !self.ignores_case
+        matches!(self.canonical, Cow::Borrowed(_))
     }
 
     pub(super) fn canonical(&self) -> &str {

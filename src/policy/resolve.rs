@@ -310,7 +310,7 @@ impl<'a> Lookup<'a> {
     /// resolve them.
     pub(super) fn is_as_sent(&self, found: PatternMatch) -> bool {
         match self.rule(found).options.matches.paths.get(usize::from(found.pattern)) {
-            Some(pattern) if !self.spelling.is_only() => {
+            Some(pattern) if self.policy.policy.ignore_case || !self.spelling.is_only() => {
                 self.spelling.resolved().is_none() && pattern::matches_as_sent(pattern, self.descriptor.path())
             }
             // A route is the router's own answer.
