@@ -248,10 +248,6 @@ impl<'a> Descriptor<'a> {
         deadline.into_iter().chain(timeout).fold(self.max_wait, Duration::min)
     }
 
-    pub(crate) fn tenant_limits(&self) -> Option<&TenantLimits> {
-        self.tenant.as_ref()?.limits()
-    }
-
     fn keys(&self) -> impl Iterator<Item = &NamedKey<'a>> {
         self.named.iter().flat_map(|named| &named.keys)
     }

@@ -30,7 +30,7 @@ pub(super) struct Exceptions {
 }
 
 /// What is different for a plan or a tenant: as [`Override`], with the index of its tier set.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Exception {
     limits: Option<Limits<u32>>,
     priority: Option<Priority>,
@@ -198,7 +198,7 @@ pub(crate) fn canonical_network(network: IpNet) -> IpNet {
 }
 
 /// Values by network.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Networks<T> {
     by_network: HashMap<IpNet, T, RandomState>,
     /// The numbers of bits that occur, descending: the smallest network first.
@@ -225,12 +225,6 @@ impl<T> Networks<T> {
             IpAddr::V6(v6) => Ipv6Net::new(v6, bits).ok().map(|network| IpNet::V6(network.trunc())),
         };
         self.bits.iter().filter_map(move |&bits| self.by_network.get(&network(bits)?))
-    }
-}
-
-impl<T> Default for Networks<T> {
-    fn default() -> Self {
-        Self { by_network: HashMap::default(), bits: Vec::new() }
     }
 }
 

@@ -108,13 +108,10 @@ impl RuleKeys {
         // All patterns may share a counter, and a rule that a layer names may apply without a
         // pattern that matches.
         let endpoint = if pattern < self.endpoints.len() { pattern } else { 0 };
-        self.scope_index(endpoint, self.method_index(method)) as u32
-    }
-
-    /// Methods without a counter of their own share the last index.
-    fn method_index(&self, method: &str) -> usize {
+        // Methods without a counter of their own share the last index.
         let (counted, method) = (&self.counted_methods, self.named(method));
-        counted.iter().position(|counted| **counted == *method).unwrap_or(counted.len())
+        let method = counted.iter().position(|counted| **counted == *method).unwrap_or(counted.len());
+        self.scope_index(endpoint, method) as u32
     }
 
     pub(super) fn key(&self, scope: u32, tenant: Option<TenantId<'_>>) -> Fingerprint {

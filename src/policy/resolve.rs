@@ -412,7 +412,7 @@ pub(super) struct Extra {
 
 impl Extra {
     pub(super) fn new(lookup: &Lookup<'_>, matching: &[PatternMatch]) -> Self {
-        let (mut extra, limits) = (Self::default(), lookup.descriptor.tenant_limits());
+        let (mut extra, limits) = (Self::default(), lookup.descriptor.tenant.as_ref().and_then(TenantRef::limits));
         let overrides = lookup.policy.carried.overrides.as_deref();
         if limits.is_none() && overrides.is_none() && !lookup.policy.combines_keys {
             return extra;
