@@ -10,7 +10,7 @@ use std::{
 };
 
 use foldhash::fast::RandomState;
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::{IpNet, Ipv4Net};
 
 use super::{
     rule::Rule,
@@ -190,11 +190,12 @@ fn is_meant(address: &str, bits: &str) -> bool {
 
 /// Mapped addresses are compared as IPv4, so mapped networks must be too.
 pub(crate) fn canonical_network(network: IpNet) -> IpNet {
-    let mapped = match network {
-        IpNet::V6(v6) => v6.addr().to_ipv4_mapped().zip(v6.prefix_len().checked_sub(96)),
-        IpNet::V4(_) => None,
-    };
-    mapped.and_then(|(v4, bits)| Ipv4Net::new(v4, bits).ok()).map_or(network, IpNet::V4)
+    match (network, network.addr().to_canonical()) {
+        (IpNet::V6(v6), IpAddr::V4(v4)) if v6.prefix_len() >= 96 => {
+            Ipv4Net::new_assert(v4, v6.prefix_len() - 96).into()
+        }
+        _ => network,
+    }
 }
 
 /// Values by network.
@@ -220,11 +221,7 @@ impl<T> Networks<T> {
     /// The values of the networks that have the address, the smallest first: one lookup
     /// for each number of bits that occurs.
     pub(crate) fn all(&self, address: IpAddr) -> impl Iterator<Item = &T> {
-        let network = move |bits: u8| match address {
-            IpAddr::V4(v4) => Ipv4Net::new(v4, bits).ok().map(|network| IpNet::V4(network.trunc())),
-            IpAddr::V6(v6) => Ipv6Net::new(v6, bits).ok().map(|network| IpNet::V6(network.trunc())),
-        };
-        self.bits.iter().filter_map(move |&bits| self.by_network.get(&network(bits)?))
+        self.bits.iter().filter_map(move |&bits| self.by_network.get(&IpNet::new(address, bits).ok()?.trunc()))
     }
 }
 
