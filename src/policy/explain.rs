@@ -125,16 +125,15 @@ impl Lookup<'_> {
                 Some(by) => format!("does not limit {by}"),
                 None => "does not limit requests that lack a tenant or a key".into(),
             },
-            MissingIdentity::Rejected(RateLimitedKind::AmbiguousTenant) => {
-                "rejects the request: its tenant or a key is ambiguous".into()
+            MissingIdentity::Rejected(kind) => {
+                let reason = match kind {
+                    RateLimitedKind::AmbiguousTenant => "its tenant or a key is ambiguous",
+                    RateLimitedKind::InvalidTiers => "its tenant's tiers are invalid",
+                    RateLimitedKind::Blocked => "an operator has blocked its tenant",
+                    _ => "it lacks a tenant or a key",
+                };
+                format!("rejects the request: {reason}")
             }
-            MissingIdentity::Rejected(RateLimitedKind::InvalidTiers) => {
-                "rejects the request: its tenant's tiers are invalid".into()
-            }
-            MissingIdentity::Rejected(RateLimitedKind::Blocked) => {
-                "rejects the request: an operator has blocked its tenant".into()
-            }
-            MissingIdentity::Rejected(_) => "rejects the request: it lacks a tenant or a key".into(),
         })?;
         let Some(charge) = charges.first() else { return Err("charges nothing".into()) };
         let overrides = self.policy.carried.overrides.as_deref();
