@@ -142,7 +142,7 @@ impl TierSets {
     /// `quotas` are those of the rule, of its plans and of its tenants.
     pub(super) fn new(id: RuleName, rule: &Rule, quotas: &[Vec<Quota>]) -> Self {
         let (reserved, unit) = (rule.reserved(), Unit::new(rule.unit_name()));
-        let parts: BTreeSet<u32> = reserved.into_iter().chain([0]).collect();
+        let parts: BTreeSet<u32> = reserved.into_iter().collect();
         let shares = match rule.local_share {
             Some(share) if share < 1.0 => vec![1.0, share],
             _ => vec![1.0],
