@@ -164,7 +164,7 @@ impl Lookup<'_> {
     fn exception(&self, found: PatternMatch) -> Option<String> {
         let rule = self.rule(found);
         let source = &self.policy.policy.rules[rule.source];
-        let tenant = self.excepted(rule, found, self.tenant(rule, found));
+        let tenant = self.excepted(found, self.tenant(rule, found));
         let by = rule.keys.identities(tenant, self.descriptor).find(|id| rule.exceptions.has_exception_of(*id));
         match by {
             Some(TenantId::Name(name)) => Some(format!("tenant `{name}`")),

@@ -277,7 +277,7 @@ impl<'a> Lookup<'a> {
 
     /// How much the request matters under the rule.
     fn priority(&self, rule: &CompiledRule, found: PatternMatch) -> Priority {
-        let ids = || rule.keys.identities(self.excepted(rule, found, self.tenant(rule, found)), self.descriptor);
+        let ids = || rule.keys.identities(self.excepted(found, self.tenant(rule, found)), self.descriptor);
         let of_rule = || rule.exceptions.choose(ids, || self.descriptor.plan_name()).priority;
         self.descriptor.stated_priority().or_else(of_rule).unwrap_or_default()
     }
@@ -329,18 +329,13 @@ impl<'a> Lookup<'a> {
 
     /// The tenant for which the rule may make an exception. One that a router does not see
     /// in the path has none that favors it.
-    pub(super) fn excepted<'i>(
-        &self,
-        rule: &CompiledRule,
-        found: PatternMatch,
-        tenant: Option<TenantId<'i>>,
-    ) -> Option<TenantId<'i>> {
-        tenant.filter(|id| self.is_certain(rule, found) || !rule.exceptions.favors(*id))
+    pub(super) fn excepted<'i>(&self, found: PatternMatch, tenant: Option<TenantId<'i>>) -> Option<TenantId<'i>> {
+        tenant.filter(|id| self.is_certain(found) || !self.rule(found).exceptions.favors(*id))
     }
 
     /// Whether a router sees the same tenant.
-    fn is_certain(&self, rule: &CompiledRule, found: PatternMatch) -> bool {
-        rule.options.tenant_param.is_none() || self.is_as_sent(found)
+    fn is_certain(&self, found: PatternMatch) -> bool {
+        self.rule(found).options.tenant_param.is_none() || self.is_as_sent(found)
     }
 
     /// The tiers that an operator has set for the request's tenant under a rule, or that the
@@ -356,7 +351,7 @@ impl<'a> Lookup<'a> {
             return Some(Err(UnusableTiers::Blocked(until)));
         }
         let quotas = own.limits()?.tiers_for(rule.id, rule.keys.counts_tenant)?;
-        (self.is_certain(rule, found) || is_within(quotas, &rule.options.tiers)).then_some(Ok(quotas))
+        (self.is_certain(found) || is_within(quotas, &rule.options.tiers)).then_some(Ok(quotas))
     }
 
     /// Adds the charge of a rule that matches. `Err` if it charges nothing: the request is
@@ -376,7 +371,7 @@ impl<'a> Lookup<'a> {
             Some(Err(reason)) => return Err(MissingIdentity::Rejected(reason.kind())),
             own => own.and_then(Result::ok),
         };
-        let ids = || rule.keys.identities(self.excepted(rule, found, tenant), descriptor);
+        let ids = || rule.keys.identities(self.excepted(found, tenant), descriptor);
         let chosen = rule.exceptions.choose(ids, || descriptor.plan_name());
         let tier_set = match own {
             Some(_) => 0,
