@@ -196,11 +196,11 @@ impl LocalLimits {
             request.charges.iter().copied().partition(|charge| charge.is_adaptive());
         let parts = Parts::new(request.charges);
         let (of_own, of_others) = (Request { charges: &own, ..*request }, Request { charges: &others, ..*request });
-        let mut held = Held { engine: Arc::clone(&self.engine), receipt: None };
+        let mut guard = RefundGuard { engine: Arc::clone(&self.engine), receipt: None };
         let local = match request.policy.filter(|_| charges) {
             Some(policy) => {
                 let local = engine(&self.engine).charge(&of_own);
-                held.receipt = local.is_admitted().then(|| Receipt::new(policy, &own, request.now, &local));
+                guard.receipt = local.is_admitted().then(|| Receipt::new(policy, &own, request.now, &local));
                 local
             }
             None => engine(&self.engine).look(&of_own),
@@ -210,12 +210,12 @@ impl LocalLimits {
             return Decide::Now(Ok(Outcome { tiers, ..local }));
         }
         if others.is_empty() {
-            held.keep();
+            guard.keep();
             return Decide::Now(Ok(local));
         }
         match ask_inner(&of_others) {
-            Decide::Now(result) => Decide::Now(parts.join(&local, held, result)),
-            Decide::Later(reply) => Decide::later(async move { parts.join(&local, held, reply.await) }),
+            Decide::Now(result) => Decide::Now(parts.join(&local, guard, result)),
+            Decide::Later(reply) => Decide::later(async move { parts.join(&local, guard, reply.await) }),
         }
     }
 }
@@ -262,17 +262,17 @@ impl Parts {
         Self(tiers(charges).map(|(charge, tier)| (charge.is_adaptive(), tier.quota().capacity())).collect())
     }
 
-    /// The outcome of the other part, with the tiers of both. Keeps what is held if that is
+    /// The outcome of the other part, with the tiers of both. Keeps what is charged if that is
     /// admitted.
     fn join(
         &self,
         local: &Outcome,
-        held: Held,
+        guard: RefundGuard,
         result: Result<Outcome, BackendError>,
     ) -> Result<Outcome, BackendError> {
         let outcome = result?;
         if outcome.is_admitted() {
-            held.keep();
+            guard.keep();
         }
         Ok(Outcome { tiers: self.merge(local, &outcome), ..outcome })
     }
@@ -291,18 +291,18 @@ impl Parts {
 }
 
 /// What was charged here, if anything, until the other part is decided.
-struct Held {
+struct RefundGuard {
     engine: LocalEngine,
     receipt: Option<Receipt>,
 }
 
-impl Held {
+impl RefundGuard {
     fn keep(mut self) {
         self.receipt = None;
     }
 }
 
-impl Drop for Held {
+impl Drop for RefundGuard {
     fn drop(&mut self) {
         if let Some(receipt) = &self.receipt {
             engine(&self.engine).release(receipt, receipt.decided());

@@ -46,7 +46,7 @@ pub(crate) use self::{
 };
 #[cfg(feature = "redis")]
 pub(crate) use self::{
-    receipt::{Moving, TierClaim},
+    receipt::{ClaimUpdateGuard, TierClaim},
     request::TierStates,
 };
 pub use crate::policy::charge::Charge;

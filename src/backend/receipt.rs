@@ -88,10 +88,10 @@ impl Claims {
 /// Claims that a store is changing. Dropping it ends the change.
 #[cfg(feature = "redis")]
 #[derive(Debug)]
-pub(crate) struct Moving(SmallVec<[Arc<Claims>; 1]>);
+pub(crate) struct ClaimUpdateGuard(SmallVec<[Arc<Claims>; 1]>);
 
 #[cfg(feature = "redis")]
-impl Drop for Moving {
+impl Drop for ClaimUpdateGuard {
     fn drop(&mut self) {
         self.0.iter().for_each(|claims| claims.moving.store(false, Ordering::Release));
     }
@@ -205,8 +205,8 @@ impl Receipt {
     /// Marks its claims as being changed until the result is dropped. `None` if
     /// one of them is being changed already.
     #[cfg(feature = "redis")]
-    pub(crate) fn start_moving(&self) -> Option<Moving> {
-        let mut moving = Moving(SmallVec::new());
+    pub(crate) fn start_moving(&self) -> Option<ClaimUpdateGuard> {
+        let mut moving = ClaimUpdateGuard(SmallVec::new());
         for charged in &self.charged {
             if charged.claims.moving.swap(true, Ordering::AcqRel) {
                 return None;

@@ -45,7 +45,7 @@ pub(crate) trait Caller {
     /// Counts the request as a waiter: the engine is about to reserve a time in
     /// the future for it. `false` if too many wait; then it must not reserve.
     /// Called with locks held, so it must not decide anything.
-    fn enters_queue(&self) -> bool;
+    fn try_enter_queue(&self) -> bool;
 
     /// The time on the limiter's clock. Called without a lock.
     fn now(&self) -> Timestamp;
@@ -72,8 +72,8 @@ impl<'a> Request<'a> {
     }
 
     /// Asks the limiter for a place among its waiters.
-    pub(super) fn enters_queue(&self) -> bool {
-        self.caller.is_none_or(Caller::enters_queue)
+    pub(super) fn try_enter_queue(&self) -> bool {
+        self.caller.is_none_or(Caller::try_enter_queue)
     }
 
     /// The same request at the clock's present time, if the wait for which it was

@@ -13,7 +13,7 @@ use http::StatusCode;
 use smallvec::SmallVec;
 
 pub use self::tier_status::TierStatus;
-pub(crate) use self::tier_status::{Naming, RuleName};
+pub(crate) use self::tier_status::{RuleName, TierNameStyle};
 use crate::{error::BackendError, time::Timestamp};
 
 /// The time of a request that can never be admitted.

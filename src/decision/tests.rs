@@ -1,6 +1,6 @@
 use super::*;
 use crate::unit::Unit;
-use crate::{decision::Naming, quota::Quota, time::nanos};
+use crate::{decision::TierNameStyle, quota::Quota, time::nanos};
 
 fn tier(quota: Quota, remaining: u64, reset: Duration) -> TierStatus {
     TierStatus {
@@ -8,7 +8,7 @@ fn tier(quota: Quota, remaining: u64, reset: Duration) -> TierStatus {
         quota,
         remaining,
         reset: nanos(reset),
-        naming: Naming::Alone,
+        naming: TierNameStyle::Alone,
         violated: false,
         unit: Unit::default(),
     }

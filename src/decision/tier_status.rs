@@ -28,7 +28,7 @@ pub struct TierStatus {
     pub(crate) remaining: u64,
     /// Nanoseconds.
     pub(crate) reset: u64,
-    pub(crate) naming: Naming,
+    pub(crate) naming: TierNameStyle,
     pub(crate) violated: bool,
     pub(crate) unit: Unit,
 }
@@ -39,7 +39,7 @@ pub(crate) type RuleName = &'static &'static str;
 
 /// How the names of a rule's tiers differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Naming {
+pub(crate) enum TierNameStyle {
     /// The only tier of its rule.
     Alone,
     /// The only tier with its window.
@@ -60,9 +60,9 @@ impl TierStatus {
     #[must_use]
     pub fn name(&self) -> Cow<'static, str> {
         match self.naming {
-            Naming::Alone => Cow::Borrowed(self.rule),
-            Naming::ByWindow => Cow::Owned([self.rule, "-", &self.window_name()].concat()),
-            Naming::Nth(n) => Cow::Owned(format!("{}-{}-{n}", self.rule, self.window_name())),
+            TierNameStyle::Alone => Cow::Borrowed(self.rule),
+            TierNameStyle::ByWindow => Cow::Owned([self.rule, "-", &self.window_name()].concat()),
+            TierNameStyle::Nth(n) => Cow::Owned(format!("{}-{}-{n}", self.rule, self.window_name())),
         }
     }
 

@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::*;
 use crate::{
-    decision::{Naming, RateLimitedKind, RuleName, TierStatus},
+    decision::{RateLimitedKind, RuleName, TierNameStyle, TierStatus},
     quota::{Algorithm, Quota},
     time::Timestamp,
     unit::Unit,
@@ -24,7 +24,15 @@ fn rule(id: &str) -> RuleName {
 }
 
 fn tier(quota: Quota, remaining: u64, reset: u64) -> TierStatus {
-    TierStatus { rule: &RULE, quota, remaining, reset, naming: Naming::Alone, violated: false, unit: Unit::default() }
+    TierStatus {
+        rule: &RULE,
+        quota,
+        remaining,
+        reset,
+        naming: TierNameStyle::Alone,
+        violated: false,
+        unit: Unit::default(),
+    }
 }
 
 fn violated(quota: Quota, reset: u64) -> TierStatus {
@@ -72,9 +80,9 @@ fn fields<const N: usize>(map: &HeaderMap, names: [&str; N]) -> [String; N] {
 #[test]
 fn all_families_describe_every_tier() {
     let tiers = [
-        TierStatus { naming: Naming::ByWindow, ..tier(Quota::per_second(10), 9, SECOND / 10) },
+        TierStatus { naming: TierNameStyle::ByWindow, ..tier(Quota::per_second(10), 9, SECOND / 10) },
         TierStatus {
-            naming: Naming::ByWindow,
+            naming: TierNameStyle::ByWindow,
             ..tier(Quota::new(50, Duration::from_secs(10)).algorithm(Algorithm::FixedWindow), 7, 4 * SECOND + 1)
         },
     ];
@@ -101,9 +109,9 @@ fn a_concurrency_limit_has_a_unit_and_no_times() {
     assert_eq!(fields(&map, X), ["3", "2", "1"]);
 
     let several = [
-        TierStatus { naming: Naming::ByWindow, ..tier(Quota::per_second(10), 9, SECOND / 10) },
-        TierStatus { naming: Naming::ByWindow, ..violated(in_flight, 0) },
-        TierStatus { naming: Naming::Nth(2), ..tier(in_flight, 1, 0) },
+        TierStatus { naming: TierNameStyle::ByWindow, ..tier(Quota::per_second(10), 9, SECOND / 10) },
+        TierStatus { naming: TierNameStyle::ByWindow, ..violated(in_flight, 0) },
+        TierStatus { naming: TierNameStyle::Nth(2), ..tier(in_flight, 1, 0) },
     ];
     let map = stamped(Headers::ALL, &rejected(SECOND, several));
     let policy = r#""get-product-1s";q=10;w=1, "get-product-concurrent";q=3;qu="concurrent-requests", "#;
@@ -402,8 +410,8 @@ fn cached_policies_are_not_confused() {
     }
     let alone = tier(Quota::per_hour(7), 7, 0);
     let other = TierStatus { rule: rule("other"), ..alone };
-    let sibling = TierStatus { naming: Naming::ByWindow, ..alone };
-    let nth = TierStatus { naming: Naming::Nth(2), ..alone };
+    let sibling = TierStatus { naming: TierNameStyle::ByWindow, ..alone };
+    let nth = TierStatus { naming: TierNameStyle::Nth(2), ..alone };
     for _ in 0..2 {
         for (tiers, names) in [
             (vec![alone], r#""get-product";q=7;w=3600"#),

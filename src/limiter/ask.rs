@@ -56,7 +56,7 @@ impl Attempt<'_> {
         if self.enforced.is_empty() {
             return self.reply(&mut Outcome::admitted(Duration::ZERO), decision);
         }
-        if let Some(until) = self.held_until() {
+        if let Some(until) = self.cooldown_until() {
             return self.cool_down(until, decision);
         }
         if let Some(key) = self.blocked() {
@@ -75,7 +75,7 @@ impl Attempt<'_> {
 
     /// Until when the backend must not be asked, since a key is cooling down or resumes by a
     /// schedule.
-    fn held_until(&self) -> Option<Timestamp> {
+    fn cooldown_until(&self) -> Option<Timestamp> {
         let of_endpoint = self.options.endpoint_until.filter(|until| *until > self.now);
         let paced = || {
             let until = self.limiter.inner.cooldowns.paced_until(self.enforced, self.now)?;
@@ -195,7 +195,7 @@ impl Attempt<'_> {
         self.now = self.now.saturating_add(Duration::from_nanos(outcome.later));
         let mut step = self.conclude(&local, &outcome, Decider::Fallback, decision);
         if decision.is_allowed() && !options.peeks() {
-            observe::record_also(rules_that_fail(FailureMode::Open), RequestResult::FailedOpen);
+            observe::count_for_rules(rules_that_fail(FailureMode::Open), RequestResult::FailedOpen);
         }
         if keeps_lease && let Step::Done(Some(lease)) = &mut step {
             // Upstream feedback concerns the rules that failed open as well.

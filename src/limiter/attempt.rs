@@ -193,7 +193,7 @@ impl<'a> Attempt<'a> {
 }
 
 impl Caller for Attempt<'_> {
-    fn enters_queue(&self) -> bool {
+    fn try_enter_queue(&self) -> bool {
         self.enter()
     }
 

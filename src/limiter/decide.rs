@@ -88,7 +88,7 @@ impl RateLimiter {
             describe(&mut descriptor);
             let options = AttemptOptions {
                 keeps_lease: needs.lease,
-                reads_decision: needs.decision || observe::LOOKS || self.inner.top.is_some(),
+                reads_decision: needs.decision || observe::READS_DECISION || self.inner.top.is_some(),
                 ..AttemptOptions::new(Purpose::Send, max_wait)
             };
             let next = self.decide_under(snapshot, &descriptor, options, &mut Decided::new(decision));

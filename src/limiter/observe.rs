@@ -74,7 +74,7 @@ pub(super) type Totals = [u64; RequestResult::COUNT];
 pub(super) type RuleAndPriority<'a> = (&'a CompiledRule, Priority);
 
 /// Whether [`record`] reads the decision.
-pub(super) const LOOKS: bool = cfg!(any(feature = "tracing", feature = "metrics"));
+pub(super) const READS_DECISION: bool = cfg!(any(feature = "tracing", feature = "metrics"));
 
 /// Counts a decision for the limiter, and reports it for each of its rules.
 #[inline]
@@ -90,7 +90,7 @@ pub(super) fn record<'a>(
     let is_rejection = result == RequestResult::Rejected;
     let is_own = |rule: &CompiledRule| !is_rejection || decision.tiers().is_empty() || violates(decision, rule);
     if RuleReports::COUNTS {
-        record_also(rules.clone().into_iter().filter(|(rule, _)| is_own(rule)), result);
+        count_for_rules(rules.clone().into_iter().filter(|(rule, _)| is_own(rule)), result);
     }
     tracing::debug!(
         result = result.as_str(),
@@ -196,7 +196,7 @@ pub(super) fn waited(time: Duration) {
 
 /// Counts a request for these rules too, which did not decide it.
 #[inline]
-pub(super) fn record_also<'a>(rules: impl IntoIterator<Item = RuleAndPriority<'a>>, result: RequestResult) {
+pub(super) fn count_for_rules<'a>(rules: impl IntoIterator<Item = RuleAndPriority<'a>>, result: RequestResult) {
     rules.into_iter().for_each(|(rule, priority)| rule.reports.count(rule.id, result, priority));
 }
 

@@ -31,7 +31,7 @@ pub(super) fn in_flight<'c>(charge: &'c Charge<'_>) -> impl Iterator<Item = [Fin
 const AHEAD: Duration = Duration::from_millis(50);
 
 fn adapts(charge: &Charge<'_>) -> bool {
-    charge.rule.ladder.is_some() && charge.cost > 0
+    charge.rule.rate_steps.is_some() && charge.cost > 0
 }
 
 /// The keys of the queue for a charge's rate, the rule's overflow counter

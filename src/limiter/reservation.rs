@@ -110,7 +110,7 @@ fn newcomer(attempt: &Attempt<'_>, charges: &[Charge<'_>], behind: Timestamp) ->
     };
     let now = attempt.now.as_nanos();
     let deadline = now.saturating_add(attempt.shortest_bound(charges));
-    Newcomer { tenant, now, earliest: behind.as_nanos(), deadline }
+    Newcomer { tenant, now, usable_from: behind.as_nanos(), deadline }
 }
 
 impl Reservation {

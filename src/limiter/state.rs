@@ -65,7 +65,7 @@ pub(super) struct Inner {
     pub(super) engine: Option<InProcess>,
     /// Whether the backend leases units ahead, and no decorator stands before it.
     pub(super) leases: bool,
-    pub(super) clock: Timepiece,
+    pub(super) clock: ClockImpl,
     /// Decides for rules with `FailureMode::Local` while the backend fails.
     pub(super) fallback: LocalEngine,
     pub(super) waiters: Arc<WaiterLimit>,
@@ -91,12 +91,12 @@ pub(super) struct Inner {
 
 /// The clock. The default one is called without dynamic dispatch.
 #[derive(Debug)]
-pub(super) enum Timepiece {
+pub(super) enum ClockImpl {
     System(SystemClock),
     Other(Box<dyn Clock>),
 }
 
-impl Timepiece {
+impl ClockImpl {
     #[inline]
     pub(super) fn now(&self) -> Timestamp {
         match self {
@@ -224,7 +224,7 @@ impl RateLimiter {
 pub struct RateLimiterBuilder {
     policy: Policy,
     backend: Box<dyn Backend>,
-    clock: Option<Timepiece>,
+    clock: Option<ClockImpl>,
     waiters: Limits,
     top_tenants: usize,
 }
@@ -244,7 +244,7 @@ impl RateLimiterBuilder {
 
     /// The clock; by default the [`SystemClock`].
     pub fn clock(mut self, clock: impl Clock) -> Self {
-        self.clock = Some(Timepiece::Other(Box::new(clock)));
+        self.clock = Some(ClockImpl::Other(Box::new(clock)));
         self
     }
 
@@ -296,7 +296,7 @@ impl RateLimiterBuilder {
             engine: undecorated(&*backend).and_then(Extension::engine),
             leases,
             backend,
-            clock: self.clock.unwrap_or_else(|| Timepiece::System(SystemClock::new())),
+            clock: self.clock.unwrap_or_else(|| ClockImpl::System(SystemClock::new())),
             fallback,
             waiters: Arc::new(WaiterLimit::new(self.waiters)),
             queues: Arc::default(),

@@ -157,7 +157,7 @@ impl<'a> Charge<'a> {
         Self { max_wait: self.rule.max_wait.unwrap_or(0), ..self }
     }
 
-    /// With the tiers of another step of the ladder, where the rule adapts.
+    /// With the tiers of another step, where the rule adapts.
     pub(crate) fn at_step(self, step: usize) -> Self {
         self.with_tier_set(self.tier_sets().at_step(self.tier_set, step))
     }

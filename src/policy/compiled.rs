@@ -93,7 +93,7 @@ impl CompiledPolicy {
         let has_in_flight = rules.iter().any(|rule| rule.tier_sets.has_in_flight());
         let plan_priorities = highest(rules.iter().flat_map(|rule| rule.exceptions.plan_priorities()));
         let tenant_priorities = highest(rules.iter().flat_map(|rule| rule.exceptions.tenant_priorities()));
-        let adapts = rules.iter().any(|rule| rule.ladder.is_some() || rule.limits.is_some());
+        let adapts = rules.iter().any(|rule| rule.rate_steps.is_some() || rule.limits.is_some());
         Ok(Self {
             matcher,
             by_id: rules.iter().zip(0..).map(|(rule, index)| (*rule.id, index)).collect(),
@@ -236,7 +236,7 @@ pub(crate) struct CompiledRule {
     pub(super) tier_sets: TierSets,
     /// For each path pattern, where the tenant stands in it, if it is taken from there.
     pub(super) tenant_parameters: Vec<ParameterPosition>,
-    pub(crate) ladder: Option<RateSteps>,
+    pub(crate) rate_steps: Option<RateSteps>,
     /// Those of its adaptive concurrency limit.
     pub(crate) limits: Option<LimitSteps>,
     /// The key of the overflow counter.
@@ -266,7 +266,7 @@ impl CompiledRule {
             exceptions,
             tier_sets: TierSets::new(id, rule, &quotas),
             tenant_parameters: rule.matches.paths.iter().filter_map(parameter).collect(),
-            ladder: rule.adaptive_rate.as_ref().map(RateSteps::new),
+            rate_steps: rule.adaptive_rate.as_ref().map(RateSteps::new),
             limits: LimitSteps::new(&rule.tiers),
             overflow: Scope::new(&[id, "", "", "overflow"]).shared(),
             max_wait: rule.max_wait.map(nanos),
@@ -328,7 +328,7 @@ impl CompiledRule {
 
     /// Whether it follows what becomes of a request that it has charged.
     pub(crate) fn follows_up(&self) -> bool {
-        self.charges_later() || self.ladder.is_some()
+        self.charges_later() || self.rate_steps.is_some()
     }
 
     /// What happens to a request when the backend fails in this way.

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     algorithm::{Machine, MachineOptions},
-    decision::{Naming, RuleName, TierStatus},
+    decision::{RuleName, TierNameStyle, TierStatus},
     descriptor::Priority,
     fingerprint::Scope,
     quota::Quota,
@@ -35,7 +35,7 @@ pub struct Tier {
     pub(crate) rule: RuleName,
     pub(crate) unit: Unit,
     pub(crate) quota: Quota,
-    pub(crate) naming: Naming,
+    pub(crate) naming: TierNameStyle,
     /// Distinguishes the tier's counter from the key's others. It depends only
     /// on the algorithm, the window and `twin`, so that a reload keeps usage.
     pub(crate) salt: u64,
@@ -89,9 +89,9 @@ fn tier_set(rule: RuleName, unit: Unit, quotas: &[Quota], options: MachineOption
         let (window, counter) = (window(quota), quota.counter());
         let (nth, twins) = (count_before(window, None), count_before(window, Some(counter)));
         let naming = match (quotas.len(), of_window[&window]) {
-            (1, _) => Naming::Alone,
-            (_, 1) => Naming::ByWindow,
-            _ => Naming::Nth(u8::try_from(nth + 1).unwrap_or(u8::MAX)),
+            (1, _) => TierNameStyle::Alone,
+            (_, 1) => TierNameStyle::ByWindow,
+            _ => TierNameStyle::Nth(u8::try_from(nth + 1).unwrap_or(u8::MAX)),
         };
         let identity = [&*format!("{counter:?}"), &twins.to_string()];
         Tier {

@@ -207,7 +207,7 @@ impl<M: Machines> Transaction<'_, M> {
         let is_smooth = request.charges.iter().any(Charge::is_smooth);
         let paces = is_smooth.then(|| self.paces(at, found));
         let departure = paces.as_ref().map_or(at, |paces| paces.departure(at));
-        if departure > now && !request.enters_queue() {
+        if departure > now && !request.try_enter_queue() {
             return (at == now).then_some(now);
         }
         if let Some(paces) = paces.filter(|_| departure > at) {

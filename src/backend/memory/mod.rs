@@ -1,16 +1,16 @@
 //! Deciding in this process: one engine, whichever machines count.
 //!
 //! `engine` decides, `transaction` holds the locks and the states of one decision,
-//! `counter` charges one tier, and `settle` makes a `Backend` of the engine. The engine
+//! `counter` charges one tier, and `backend` makes a `Backend` of the engine. The engine
 //! asks a [`MachineSource`] for machines, and does not know whether they count the whole
 //! quota or a share of it.
 //!
 //! Not here: what a share of a limit is (`split`), and the public backends over
 //! the engine.
 
+mod backend;
 mod counter;
 pub(super) mod engine;
-mod settle;
 #[cfg(test)]
 mod tests;
 mod transaction;

@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     algorithm::Claim,
-    backend::{Moving, Outcome, OutcomeKind, Receipt},
+    backend::{ClaimUpdateGuard, Outcome, OutcomeKind, Receipt},
     error::BackendError,
     sync::lock,
     time::Timestamp,
@@ -320,7 +320,7 @@ type ParkedChanges = Mutex<Vec<(Weak<Lane<ScriptExecutor>>, Operation)>>;
 /// a reply, and queues what was parked.
 struct ClaimMove {
     receipt: Receipt,
-    moving: Option<Moving>,
+    moving: Option<ClaimUpdateGuard>,
     parked: Arc<ParkedChanges>,
 }
 

@@ -15,7 +15,7 @@ fn a_window_is_named_in_its_largest_whole_unit() {
             quota: Quota::new(1, window),
             remaining: 0,
             reset: 0,
-            naming: Naming::ByWindow,
+            naming: TierNameStyle::ByWindow,
             violated: false,
             unit: Unit::default(),
         };
@@ -30,7 +30,7 @@ fn the_next_unit_of_a_bucket_comes_before_it_is_full() {
         quota: Quota::per_second(10),
         remaining,
         reset: nanos(reset),
-        naming: Naming::Alone,
+        naming: TierNameStyle::Alone,
         violated: false,
         unit: Unit::default(),
     };

@@ -42,7 +42,11 @@ fn any_tier() -> impl Strategy<Value = TierStatus> {
         Just(Algorithm::FixedWindow),
         Just(Algorithm::SlidingLog),
     ];
-    let naming = prop_oneof![Just(Naming::Alone), Just(Naming::ByWindow), any::<u8>().prop_map(Naming::Nth)];
+    let naming = prop_oneof![
+        Just(TierNameStyle::Alone),
+        Just(TierNameStyle::ByWindow),
+        any::<u8>().prop_map(TierNameStyle::Nth)
+    ];
     let numbers = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
     ("[ -~]{0,128}", algorithm, naming, numbers, any::<bool>()).prop_map(
         |(rule, algorithm, naming, (limit, window, remaining, reset), violated)| TierStatus {

@@ -291,36 +291,36 @@ impl KeyRate {
     #[allow(clippy::cast_precision_loss, reason = "a cost")]
     pub(super) fn succeeded(
         &mut self,
-        ladder: &RateSteps,
+        rate_steps: &RateSteps,
         Times { decided, sent }: Times,
         (cost, has_left): (u64, bool),
         now: Timestamp,
     ) -> bool {
-        self.state.bind(&ladder.bounds);
+        self.state.bind(&rate_steps.bounds);
         self.has_left |= has_left;
         if self.has_left && !has_left {
             return false;
         }
         let sent = sent.min(now).as_nanos();
-        self.state.succeeded(&ladder.bounds, (decided.as_nanos(), sent), cost as f64);
+        self.state.succeeded(&rate_steps.bounds, (decided.as_nanos(), sent), cost as f64);
         self.since += cost as f64;
-        self.apply(ladder)
+        self.apply(rate_steps)
     }
 
     /// A request that was admitted at `decided` was rejected. The new rate, if it
     /// changed.
-    pub(super) fn rejected(&mut self, ladder: &RateSteps, decided: Timestamp, now: Timestamp) -> Option<f64> {
-        self.state.bind(&ladder.bounds);
-        let changed = self.state.rejected(&ladder.bounds, decided.as_nanos(), now.as_nanos());
-        self.apply(ladder);
+    pub(super) fn rejected(&mut self, rate_steps: &RateSteps, decided: Timestamp, now: Timestamp) -> Option<f64> {
+        self.state.bind(&rate_steps.bounds);
+        let changed = self.state.rejected(&rate_steps.bounds, decided.as_nanos(), now.as_nanos());
+        self.apply(rate_steps);
         changed.then(|| self.state.rate())
     }
 
     /// Puts the rate in force that was found, if that is another step. A counter
     /// whose limit changes rounds to whole units and may lose one, so a higher
     /// limit has to be worth a unit.
-    fn apply(&mut self, ladder: &RateSteps) -> bool {
-        let (from, to) = (ladder.step(self.applied), ladder.step(self.state.rate()));
+    fn apply(&mut self, rate_steps: &RateSteps) -> bool {
+        let (from, to) = (rate_steps.step(self.applied), rate_steps.step(self.state.rate()));
         if from == to || from < to && (self.state.rate() / self.applied - 1.0) * self.since < 1.0 {
             return false;
         }

@@ -145,7 +145,7 @@ impl RateLimiter {
         let now = self.now();
         self.with_charges(descriptor, |charges| {
             let found = charges.iter().filter_map(|charge| {
-                let bounds = charge.rule.ladder.as_ref()?.bounds;
+                let bounds = charge.rule.rate_steps.as_ref()?.bounds;
                 let KeyRate { state, .. } = self.inner.cooldowns.rate_of(charge.fingerprint(), &bounds, now);
                 let RateBounds { floor, ceiling, .. } = bounds;
                 let (rate, rejections) = (state.rate(), state.rejections());
@@ -267,7 +267,7 @@ impl Lease {
                 cooldowns.admitted(charge, sent);
             }
             // What is rejected without a time lowers an adaptive rate instead.
-            let adapts = charge.rule.ladder.is_some();
+            let adapts = charge.rule.rate_steps.is_some();
             match feedback {
                 Feedback::Success | Feedback::Failure | Feedback::Unavailable(Some(_)) => {}
                 Feedback::Exhausted(pause) => limiter.exhausted(charge, pause, now),
@@ -313,7 +313,7 @@ impl RateLimiter {
         let rejected = |schedule: &mut ResumeSchedule| schedule.rejected_for(sent.as_nanos(), now.as_nanos(), bounds);
         let pauses = self.inner.cooldowns.change_schedule(charge, now, rejected).unwrap_or(true);
         // An adaptive rate would shrink again for each probe that is rejected.
-        if pauses || charge.rule.ladder.is_some() {
+        if pauses || charge.rule.rate_steps.is_some() {
             self.pause(charge, most, MOST_JITTER, now);
         }
     }
@@ -417,21 +417,21 @@ impl RateLimiter {
     pub(super) fn learn(&self, charges: &[Charge<'_>], times: Times, feedback: Feedback) {
         let (keys, now) = (&self.inner.cooldowns, self.now());
         for charge in charges {
-            let Some(ladder) = &charge.rule.ladder else { continue };
+            let Some(rate_steps) = &charge.rule.rate_steps else { continue };
             let key = charge.fingerprint();
             match feedback {
                 Feedback::Failure => {}
                 Feedback::Success | Feedback::Exhausted(_) if charge.cost == 0 => {}
                 Feedback::Success | Feedback::Exhausted(_) => {
                     let units = (charge.cost, feedback == Feedback::Success);
-                    if keys.adapt(key, &ladder.bounds, now, |rate| rate.succeeded(ladder, times, units, now)) {
+                    if keys.adapt(key, &rate_steps.bounds, now, |rate| rate.succeeded(rate_steps, times, units, now)) {
                         // A waiter may be admitted sooner.
                         rate_queue(charge).into_iter().flatten().for_each(|key| self.inner.queues.call(key));
                     }
                 }
                 Feedback::Rejected | Feedback::RejectedFor(_) | Feedback::Unavailable(_) => {
-                    let rejected = |rate: &mut KeyRate| rate.rejected(ladder, times.decided, now);
-                    observe::upstream_rejected(charge.rule, keys.adapt(key, &ladder.bounds, now, rejected));
+                    let rejected = |rate: &mut KeyRate| rate.rejected(rate_steps, times.decided, now);
+                    observe::upstream_rejected(charge.rule, keys.adapt(key, &rate_steps.bounds, now, rejected));
                 }
             }
         }
@@ -440,9 +440,9 @@ impl RateLimiter {
     /// Sets the charge to its key's current rate or concurrency limit, if its rule adapts. Returns
     /// the latter, which learns from the request.
     pub(super) fn adapt(&self, charge: &mut Charge<'_>, now: Timestamp) -> Option<Arc<KeyLimit>> {
-        let Some(ladder) = &charge.rule.ladder else { return self.adapt_limit(charge, now) };
-        let rate = self.inner.cooldowns.rate_of(charge.fingerprint(), &ladder.bounds, now);
-        charge.set_step(ladder.step(rate.applied));
+        let Some(rate_steps) = &charge.rule.rate_steps else { return self.adapt_limit(charge, now) };
+        let rate = self.inner.cooldowns.rate_of(charge.fingerprint(), &rate_steps.bounds, now);
+        charge.set_step(rate_steps.step(rate.applied));
         None
     }
 

@@ -336,7 +336,7 @@ fn charges_under_another_policy_are_refunded_without_excess() {
     let mut random = Random(11);
     for _ in 0..300 {
         let quota = |random: &mut Random| {
-            let algorithm = Algorithm::WINDOWED[random.below(6) as usize];
+            let algorithm = Algorithm::WINDOWED[random.below(Algorithm::WINDOWED.len() as u64) as usize];
             Quota::per_second(1 + random.below(12)).algorithm(algorithm)
         };
         let mut limit = quota(&mut random);

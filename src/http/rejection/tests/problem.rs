@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 use super::super::*;
 use crate::{
-    decision::{Decision, Naming},
+    decision::{Decision, TierNameStyle},
     quota::Quota,
     time::Timestamp,
     unit::Unit,
@@ -17,7 +17,7 @@ fn tier(rule: &str, violated: bool) -> TierStatus {
         quota,
         remaining: 0,
         reset: 1_000_000_000,
-        naming: Naming::ByWindow,
+        naming: TierNameStyle::ByWindow,
         violated,
         unit: Unit::default(),
     }

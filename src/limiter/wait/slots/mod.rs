@@ -88,7 +88,7 @@ impl<S> SlotQueues<S> {
         owner: &impl SlotOwner<S>,
     ) -> Option<(SlotEntry, bool)> {
         self.lock(queue).change(newcomer.now, owner, |slots, surplus| {
-            surplus.extend(slots.cool_down(newcomer.earliest));
+            surplus.extend(slots.cool_down(newcomer.usable_from));
             let waiting = slots.waiting();
             let entered = slots.enter_free(newcomer);
             let is_taken = slots.waiting() == waiting;
@@ -148,7 +148,7 @@ impl<S> LockedQueue<'_, S> {
     ) -> SlotEntry {
         let queue = self.queue;
         let (id, at) = self.change(newcomer.now, owner, |slots, surplus| {
-            surplus.extend(slots.cool_down(newcomer.earliest));
+            surplus.extend(slots.cool_down(newcomer.usable_from));
             (slots.enter(newcomer, at.as_nanos(), slot), None)
         });
         SlotEntry { queue, id, at }

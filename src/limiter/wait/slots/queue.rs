@@ -55,7 +55,7 @@ pub(in crate::limiter) struct Newcomer {
     pub(in crate::limiter) tenant: Option<u64>,
     pub(in crate::limiter) now: u64,
     /// The end of the cooldown during which it joins.
-    pub(in crate::limiter) earliest: u64,
+    pub(in crate::limiter) usable_from: u64,
     /// The time of the last slot that it can wait for.
     pub(in crate::limiter) deadline: u64,
 }
@@ -174,7 +174,7 @@ impl<S> SlotQueue<S> {
             self.dismiss(victim);
         }
         let at = self.slots.get(self.waiters.len())?.at;
-        let is_in_time = at > newcomer.now && at >= newcomer.earliest && at <= newcomer.deadline;
+        let is_in_time = at > newcomer.now && at >= newcomer.usable_from && at <= newcomer.deadline;
         (is_in_time || self.waiters.len() < waiting).then(|| self.join(newcomer, at, self.waiters.len()))
     }
 
@@ -202,7 +202,7 @@ impl<S> SlotQueue<S> {
     }
 
     fn join(&mut self, newcomer: Newcomer, at: u64, brought: usize) -> (u64, u64) {
-        let Newcomer { tenant, now, earliest, deadline } = newcomer;
+        let Newcomer { tenant, now, usable_from, deadline } = newcomer;
         let waiting = self.waiters.len();
         if tenant.is_some() {
             self.rounds.get_or_insert_default();
@@ -215,7 +215,7 @@ impl<S> SlotQueue<S> {
         let can_dismiss = self.dismissed < MOST_DISMISSED;
         let (mut index, mut victim) = (waiting, None);
         for waiter in self.waiters.iter_mut().rev() {
-            if self.slots[index - 1].at < earliest {
+            if self.slots[index - 1].at < usable_from {
                 break;
             }
             let behind = self.slots[index].at;

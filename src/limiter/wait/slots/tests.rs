@@ -31,7 +31,7 @@ fn key(number: u64) -> Fingerprint {
 
 /// Enters with a slot at `at`.
 fn enter(queues: &SlotQueues<u64>, queue: Fingerprint, at: u64, owner: &Owner) -> SlotEntry {
-    let newcomer = Newcomer { tenant: None, now: 0, earliest: 0, deadline: u64::MAX };
+    let newcomer = Newcomer { tenant: None, now: 0, usable_from: 0, deadline: u64::MAX };
     queues.lock(queue).enter(newcomer, (Timestamp::from_nanos(at), at), owner)
 }
 

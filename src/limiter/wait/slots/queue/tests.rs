@@ -19,7 +19,7 @@ impl<S> SlotQueue<S> {
 }
 
 fn newcomer(tenant: u64, now: u64, deadline: u64) -> Newcomer {
-    Newcomer { tenant: Some(tenant), now, earliest: 0, deadline }
+    Newcomer { tenant: Some(tenant), now, usable_from: 0, deadline }
 }
 
 fn take(queue: &mut SlotQueue<u64>, id: u64, now: u64) -> SlotTime<u64> {
@@ -225,7 +225,7 @@ proptest! {
                     last_slot = last_slot.max(now) + (u64::from(gap) + 1) * USABLE;
                     let deadline = last_slot + u64::from(slack) * USABLE;
                     let tenant_of = is_fair.then(|| tenant.into());
-                    let (id, at) = queue.enter(Newcomer { tenant: tenant_of, now, earliest: 0, deadline }, last_slot, made);
+                    let (id, at) = queue.enter(Newcomer { tenant: tenant_of, now, usable_from: 0, deadline }, last_slot, made);
                     let waiting = model.iter().filter(|other| other.tenant == tenant).map(|other| other.round);
                     let last = waiting.chain(served.get(&tenant).copied()).max();
                     let own = if is_fair { last.map_or(0, |last| last + 1).max(round) } else { 0 };
@@ -364,8 +364,8 @@ fn slots_before_the_end_of_a_cooldown_are_not_handed_on() {
     let mut queue = SlotQueue::default();
     let before: Vec<_> = (1..=3).map(|at| queue.enter(newcomer(1, 0, FOR_EVER), at, at).0).collect();
     queue.enter(newcomer(1, 0, FOR_EVER), 6, 6);
-    let during = Newcomer { earliest: 5, ..newcomer(2, 0, FOR_EVER) };
-    assert_eq!(queue.cool_down(during.earliest).count(), 0, "none is free");
+    let during = Newcomer { usable_from: 5, ..newcomer(2, 0, FOR_EVER) };
+    assert_eq!(queue.cool_down(during.usable_from).count(), 0, "none is free");
     let (hurried, at) = queue.enter(during, 7, 7);
     assert_eq!(at, 6, "it passes no waiter whose slot is before the end");
     assert_eq!(queue.leave(before[1], 0).0, Some(1));
@@ -443,9 +443,9 @@ fn with_a_free_slot() -> SlotQueue<u64> {
 
 #[test]
 fn a_free_slot_is_taken_only_by_a_newcomer_that_can_use_it() {
-    let free = |now, earliest, deadline| {
+    let free = |now, usable_from, deadline| {
         let mut queue = with_a_free_slot();
-        let entered = queue.enter_free(Newcomer { tenant: Some(97), now, earliest, deadline });
+        let entered = queue.enter_free(Newcomer { tenant: Some(97), now, usable_from, deadline });
         assert_eq!(queue.waiting(), if entered.is_some() { 5 } else { 4 });
         entered.map(|(_, at)| at)
     };
@@ -470,9 +470,9 @@ fn a_newcomer_passes_others_of_its_round_only_where_it_could_not_wait_otherwise(
     let at = |deadline| {
         let mut queue = SlotQueue::default();
         for slot in [1, 5] {
-            queue.enter(Newcomer { tenant: None, now: 0, earliest: 0, deadline: FOR_EVER }, slot, slot);
+            queue.enter(Newcomer { tenant: None, now: 0, usable_from: 0, deadline: FOR_EVER }, slot, slot);
         }
-        queue.enter(Newcomer { tenant: None, now: 0, earliest: 0, deadline }, 3, 3).1
+        queue.enter(Newcomer { tenant: None, now: 0, usable_from: 0, deadline }, 3, 3).1
     };
     assert_eq!(at(6), 5);
     assert_eq!(at(5), 5, "the last slot is in time");
