@@ -1,5 +1,5 @@
 //! One request's attempt to be admitted: its charges and its options. Holds no
-//! outcome.
+//! outcome but the leases of shadow rules.
 //!
 //! An [`Attempt`] borrows everything from the stack, so a request that is
 //! decided at once allocates nothing. Only where a step has to await is it

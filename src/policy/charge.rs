@@ -169,7 +169,8 @@ impl<'a> Charge<'a> {
 
     /// With the tiers of the fallback limiter: its share of the limits.
     pub(crate) fn for_fallback(self) -> Self {
-        self.with_tier_set(self.tier_sets().for_fallback(self.tier_set))
+        let tier_set = self.tier_sets().for_fallback(self.tier_set);
+        self.with_tier_set(tier_set).reduced_to(part_of(&self))
     }
 
     /// By the whole limits, whatever is reserved for higher priorities: what was charged is

@@ -278,3 +278,14 @@ async fn feedback_reaches_a_rule_that_failed_open_beside_one_that_failed_local()
         assert_eq!(limiter.stats().permits, 0, "{beside:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn units_that_are_added_while_the_backend_is_down_take_no_place_in_flight() {
+    let rule = local("r", Quota::per_hour(20)).tier(Quota::concurrent(2)).settle(true);
+    let (limiter, backend) = limiter(policy([rule]));
+    let permit = limiter.acquire(&by("acme"), SECOND).await.unwrap();
+    backend.set(DOWN);
+    permit.try_add(9).await.unwrap();
+    permit.try_add(11).await.expect_err("of 20");
+    assert!(limiter.check(&by("acme")).await.is_allowed(), "the second of two in flight");
+}
