@@ -151,7 +151,7 @@ impl SlotOwner<u64> for Owner {
 }
 
 fn enter(slots: &SlotQueues<u64>, at: u64, owner: &Owner) -> SlotEntry {
-    let newcomer = Newcomer { tenant: None, now: 0, earliest: 0, deadline: u64::MAX };
+    let newcomer = Newcomer { tenant: None, now: 0, usable_from: 0, deadline: u64::MAX };
     slots.lock(key()).enter(newcomer, (Timestamp::from_nanos(at), at), owner)
 }
 
@@ -211,7 +211,7 @@ impl Counter {
     fn join(&self, slots: &SlotQueues<u64>) -> SlotEntry {
         let queue = slots.lock(key());
         let at = self.reserve();
-        let newcomer = Newcomer { tenant: None, now: 0, earliest: 0, deadline: u64::MAX };
+        let newcomer = Newcomer { tenant: None, now: 0, usable_from: 0, deadline: u64::MAX };
         queue.enter(newcomer, (Timestamp::from_nanos(at), at), self)
     }
 }
