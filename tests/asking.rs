@@ -13,7 +13,7 @@ use std::{
 
 use tower::{Layer, Service};
 use tower_ratelimit::{
-    Descriptor, Dimension, FailureMode, Policy, Quota, RateLimitLayer, RateLimitedKind, RateLimiter, Rule,
+    Backoff, Descriptor, Dimension, FailureMode, Policy, Quota, RateLimitLayer, RateLimitedKind, RateLimiter, Rule,
     backend::{Backend, Local, Share, Split},
     error::BackendErrorKind,
     testing::{Fault, FaultyBackend, ManualClock},
@@ -230,6 +230,22 @@ fn waiting_without_a_runtime_is_an_error() {
         // Nothing of the request that could not wait is left.
         drop(acquire(&limiter).unwrap());
     }
+}
+
+#[test]
+fn backing_off_without_a_runtime_is_an_error() {
+    let (limiter, _) = on(Local::new(), Quota::per_hour(1));
+    let backoff = Backoff::new(HOUR, HOUR);
+    let acquire = || match pin!(backoff.acquire(&limiter, "pod-7", &acme(), 2 * HOUR))
+        .poll(&mut Context::from_waker(Waker::noop()))
+    {
+        Poll::Ready(result) => result,
+        Poll::Pending => panic!("it waits"),
+    };
+    backoff.failed("pod-7");
+    assert_eq!(acquire().unwrap_err().kind(), RateLimitedKind::NoRuntime);
+    backoff.succeeded("pod-7");
+    drop(acquire().unwrap());
 }
 
 #[test]

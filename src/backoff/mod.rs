@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::Instant;
+use tokio::{runtime::Handle, time::Instant};
 
 use crate::{
     decision::{Decision, RateLimited, RateLimitedKind},
@@ -200,7 +200,8 @@ impl Backoff {
     /// # Errors
     ///
     /// `BackingOff`, at once, if the backoff alone exceeds `max_wait`, with the
-    /// rest of it as `retry_after`. Otherwise as [`RateLimiter::acquire`].
+    /// rest of it as `retry_after`. Otherwise as [`RateLimiter::acquire`]: `NoRuntime` if
+    /// the backoff would have to be waited for outside of a Tokio runtime.
     ///
     /// ```
     /// use std::time::Duration;
@@ -237,9 +238,16 @@ impl Backoff {
                 return limiter.acquire(descriptor, left).await;
             };
             let now = self.clock.now();
-            if wait > left {
+            let rejection = if wait > left {
+                Some((RateLimitedKind::BackingOff, Some(nanos(wait))))
+            } else if Handle::try_current().is_err() {
+                Some((RateLimitedKind::NoRuntime, None))
+            } else {
+                None
+            };
+            if let Some((kind, retry_after)) = rejection {
                 let mut decision = Decision::unlimited();
-                decision.reject(RateLimitedKind::BackingOff, now, Some(nanos(wait)));
+                decision.reject(kind, now, retry_after);
                 return Err(RateLimited::new(decision));
             }
             sleep_until(now.saturating_add(wait), || self.clock.now()).await;
