@@ -42,7 +42,7 @@ pub use self::{
 pub(crate) use self::{
     contract::{CooldownListener, Extension, InProcess},
     memory::{FullQuota, engine::Engine},
-    request::{Caller, ImmediateStates, OutcomeKind, TierState},
+    request::{Caller, ImmediateStates, OutcomeKind, TierState, tiers},
 };
 #[cfg(feature = "redis")]
 pub(crate) use self::{

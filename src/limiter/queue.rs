@@ -13,7 +13,7 @@ use super::{
     state::RateLimiter,
 };
 use crate::{
-    backend::{Charge, Decide, Outcome, OutcomeKind, Receipt},
+    backend::{Charge, Decide, Outcome, OutcomeKind, Receipt, tiers},
     descriptor::Priority,
     fingerprint::Fingerprint,
     time::nanos,
@@ -104,8 +104,7 @@ impl Attempt<'_> {
             if let OutcomeKind::Rejected { .. } = outcome.answer {
                 return outcome;
             }
-            let tiers = self.enforced.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge, tier)));
-            for ((charge, tier), state) in tiers.zip(&mut outcome.tiers) {
+            for ((charge, tier), state) in tiers(self.enforced).zip(&mut outcome.tiers) {
                 state.violated = charge.counters(tier).contains(&key);
             }
         }

@@ -17,7 +17,7 @@ use http::StatusCode;
 use self::limits::{FoundLimits, KeyLimit, LimitSummary};
 use super::{lease::Lease, observe, state::RateLimiter};
 use crate::{
-    backend::{Backend, Charge, Decide, Request, TierState},
+    backend::{Backend, Charge, Decide, Request, TierState, tiers},
     descriptor::Descriptor,
     policy::LimitSteps,
     time::{Timestamp, nanos},
@@ -78,8 +78,7 @@ impl RateLimiter {
         now: Timestamp,
     ) -> FoundLimits {
         let mut known = known.into_iter();
-        let tiers = charges.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge, tier)));
-        let found = tiers.zip(states).filter_map(|((charge, tier), state)| {
+        let found = tiers(charges).zip(states).filter_map(|((charge, tier), state)| {
             let (steps, most) = (steps_of(charge)?, tier.quota().limit());
             let limit = known.next().unwrap_or_else(|| self.inner.adaptive_limits.of(charge, steps, now));
             limit.admitted(&steps.bounds, charge.cost, most.saturating_sub(state.remaining), most);
